@@ -1,0 +1,1 @@
+"""Model families: a Hugging Face config becomes a KVGeometry; one file each."""
