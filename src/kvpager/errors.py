@@ -1,0 +1,78 @@
+"""What can go wrong, as one tree.
+
+::
+
+    KVPagerError
+    ├── BadInput (ValueError)             the caller's fault: the CLI prints one line and exits with 2
+    │   ├── UnknownName (LookupError)     a name that no registry holds; the message lists the near ones
+    │   ├── ModelError                    a model or config that cannot be used, or is refused on purpose
+    │   ├── TextError                     a text that is missing, empty or too short
+    │   ├── TraceError                    a trace that is missing, foreign, truncated or newer than this version
+    │   └── CapacityError                 a budget that cannot hold what must be held
+    ├── StorageFull (OSError)             the disk ran full; what was written before stays readable
+    ├── TierBusy                          a tier's queue is full: wait, then submit again
+    ├── PhysicalBoundError                a rate above what the named link or memory can do
+    └── InvariantError (RuntimeError)     a law is broken: always a bug in kvpager or in a plug-in
+
+Every message names the object, the place and the remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadInput",
+    "CapacityError",
+    "InvariantError",
+    "KVPagerError",
+    "ModelError",
+    "PhysicalBoundError",
+    "StorageFull",
+    "TextError",
+    "TierBusy",
+    "TraceError",
+    "UnknownName",
+]
+
+
+class KVPagerError(Exception):
+    """Base of every error that kvpager raises on purpose."""
+
+
+class BadInput(KVPagerError, ValueError):
+    """The caller gave something that cannot be used; nothing was changed."""
+
+
+class UnknownName(BadInput, LookupError):
+    """A name that the registry does not hold."""
+
+
+class ModelError(BadInput):
+    """A model, its weights or its config cannot be used."""
+
+
+class TextError(BadInput):
+    """A text is missing, empty or shorter than asked."""
+
+
+class TraceError(BadInput):
+    """A trace is missing, foreign, truncated, corrupt or written by a newer version."""
+
+
+class CapacityError(BadInput):
+    """A budget is impossible, or too small for what must be held at once."""
+
+
+class StorageFull(KVPagerError, OSError):
+    """The disk is full; what had been completed before stays readable."""
+
+
+class TierBusy(KVPagerError):
+    """A tier's queue is full; the driver waits and submits again."""
+
+
+class PhysicalBoundError(KVPagerError):
+    """An implied rate exceeds a specified physical bound (law 7)."""
+
+
+class InvariantError(KVPagerError, RuntimeError):
+    """A law of the design does not hold: a bug, never bad input."""

@@ -1,0 +1,88 @@
+"""One door for every kind of plug-in: a decorator, and discovery of the folder's files.
+
+A plug-in is one file in its kind's folder. It is found because it is there: nothing else is edited.
+Third parties register through the entry-point group ``kvpager.<kind>``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Generic, TypeVar
+
+from kvpager.errors import InvariantError, UnknownName
+
+__all__ = ["Registry"]
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Registry(Generic[T]):
+    """Names of one kind of plug-in, discovered on first use.
+
+    Parameters
+    ----------
+    kind : str
+        Plural noun, e.g. ``"policies"``; also the entry-point group ``kvpager.policies``.
+    package : str
+        Package whose modules are imported on first use.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._found: dict[str, T] = {}
+        self._searched = False
+
+    def register(self, name: str) -> Callable[[S], S]:
+        """Return a decorator that files its object under `name`; raise `InvariantError` if that is taken."""
+
+        def file(plugin: S) -> S:
+            known = self._found.get(name, plugin)
+            if any(getattr(known, part, None) != getattr(plugin, part, None) for part in ("__module__", "__qualname__")):
+                raise InvariantError(f"{self.kind} {name!r} is registered by {known!r} already: rename {plugin!r}")
+            self._found[name] = plugin  # type: ignore[assignment]
+            return plugin
+
+        return file
+
+    def __getitem__(self, name: str) -> T:
+        """Look `name` up; raise `UnknownName` with the nearest known names."""
+        self._search()
+        if name in self._found:
+            return self._found[name]
+        near = difflib.get_close_matches(name, self._found, n=3, cutoff=0.4) or sorted(self._found)
+        raise UnknownName(
+            f"unknown name {name!r} among {self.kind}: did you mean {', '.join(near)}? "
+            f"'kvpager list {self.kind}' shows all"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        self._search()
+        return iter(sorted(self._found))
+
+    def __contains__(self, name: object) -> bool:
+        self._search()
+        return name in self._found
+
+    def _search(self) -> None:
+        if self._searched:
+            return
+        self._searched = True  # first, because a plug-in may look up another while it is imported
+        try:
+            self._import_all()
+        except BaseException:
+            self._searched = False  # half a registry must not pass for a whole one
+            raise
+
+    def _import_all(self) -> None:
+        package = importlib.import_module(self._package)
+        for module in pkgutil.iter_modules(package.__path__):
+            if not module.ispkg:
+                importlib.import_module(f"{self._package}.{module.name}")
+        for entry in entry_points(group=f"kvpager.{self.kind}"):
+            self._found.setdefault(entry.name, entry.load())
