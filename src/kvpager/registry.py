@@ -86,3 +86,32 @@ class Registry(Generic[T]):
                 importlib.import_module(f"{self._package}.{module.name}")
         for entry in entry_points(group=f"kvpager.{self.kind}"):
             self._found.setdefault(entry.name, entry.load())
+
+
+def configure(registry: Registry[Callable[..., Any]], text: str) -> Any:
+    """Build a plug-in from its written form ``name`` or ``name:key=value,key=value``.
+
+    Values are read as JSON where they are JSON, else as text.
+
+    Raises
+    ------
+    UnknownName
+        For an unknown name.
+    BadInput
+        For a setting that the plug-in does not take.
+    """
+    name, _, settings = text.partition(":")
+    factory = registry[name]
+    chosen: dict[str, Any] = {}
+    for setting in filter(None, settings.split(",")):
+        key, _, value = setting.partition("=")
+        try:
+            chosen[key] = json.loads(value)
+        except json.JSONDecodeError:
+            chosen[key] = value
+    try:
+        return factory(**chosen)
+    except TypeError:
+        plain = factory.func if isinstance(factory, partial) else factory
+        takes = ", ".join(f.name for f in fields(plain)) if is_dataclass(plain) else ""
+        raise BadInput(f"{name!r} among {registry.kind} does not take {settings!r}: it takes {takes or 'no settings'}") from None

@@ -1,0 +1,125 @@
+"""Score state that several policies and prefetchers share: exponential moving averages per unit.
+
+The scores of a layer change at that layer's own tick only: those of units not read decay, those read
+are updated. Kept dense, because decaying one layer's scores is a single vector operation; the lazy
+form ``s_k (1 - alpha)**(t - k)`` is the reference in the tests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.core import Ids, Seen, Tick, UnitTable
+from kvpager.errors import BadInput
+from kvpager.policies.base import fill_new
+
+__all__ = ["NORMALISERS", "AccessEMA", "MassEMA", "check_share", "normalise"]
+
+NORMALISERS = ("raw", "rank", "max", "uniform")
+
+
+def check_share(name: str, value: float) -> None:
+    """Raise `BadInput` unless ``0 < value <= 1``."""
+    if not 0 < value <= 1:
+        raise BadInput(f"{name} is {value}: give a number above 0 and at most 1")
+
+
+class MassEMA:
+    """EMA of each unit's attention mass, ``s = alpha a + (1 - alpha) s``; the first mass seen is taken whole.
+
+    Parameters
+    ----------
+    table : UnitTable
+        Units.
+    alpha : float
+        In (0, 1].
+    persist : bool
+        Whether a score survives eviction.
+    """
+
+    def __init__(self, table: UnitTable, alpha: float, persist: bool = True) -> None:
+        check_share("alpha", alpha)
+        self.table, self.alpha, self.persist = table, alpha, persist
+        self.scores: NDArray[np.float64] = np.empty(0)
+        self._fresh: NDArray[np.float64] = np.empty(0)
+
+    def on_new(self) -> None:
+        """Make room for units created since."""
+        self.scores, self._fresh = fill_new(self.scores, self.table), fill_new(self._fresh, self.table, 1.0)
+
+    def on_mass(self, seen: Seen) -> None:
+        """Decay the tick's layer and take in what was read there."""
+        units, mass = seen.units, seen.mass.astype(np.float64)
+        layer = self.table.of_layer(seen.tick.layer)
+        self.scores[layer] *= 1 - self.alpha
+        weight = np.where(self._fresh[units] > 0, 1.0, self.alpha)
+        self.scores[units] += weight * mass
+        self._fresh[units] = 0
+
+    def on_gone(self, units: Ids, freed: bool) -> None:
+        """Forget units that ceased to exist, and evicted ones unless scores persist."""
+        if freed or not self.persist:
+            self.scores[units], self._fresh[units] = 0, 1
+
+
+class AccessEMA:
+    """EMA of the access bit: how often a unit has been asked for lately. Open units count as always asked.
+
+    Parameters
+    ----------
+    table : UnitTable
+        Units.
+    alpha : float
+        In (0, 1].
+    persist : bool
+        Whether a score survives eviction.
+    """
+
+    def __init__(self, table: UnitTable, alpha: float, persist: bool = True) -> None:
+        check_share("alpha", alpha)
+        self.table, self.alpha, self.persist = table, alpha, persist
+        self.scores: NDArray[np.float64] = np.empty(0)
+
+    def on_new(self, tick: Tick, units: Ids) -> None:
+        """Start units at 0 in the prefill, and at 1 while decoding: the open block is read at every step."""
+        self.scores = fill_new(self.scores, self.table)
+        self.scores[units] = float(tick.step >= 0)
+
+    def on_access(self, tick: Tick, units: Ids) -> None:
+        """Decay the tick's layer and count what was asked for there."""
+        layer = self.table.of_layer(tick.layer)
+        self.scores[layer] = np.where(self.table.sealed[layer], self.scores[layer] * (1 - self.alpha), 1.0)
+        self.scores[units] += self.alpha
+
+    def on_gone(self, units: Ids, freed: bool) -> None:
+        """Forget units that ceased to exist, and evicted ones unless scores persist."""
+        if freed or not self.persist:
+            self.scores[units] = 0
+
+
+def normalise(scores: NDArray[np.float64], how: str) -> NDArray[np.float64]:
+    """Bring scores of one layer to a scale the placement score can use.
+
+    Parameters
+    ----------
+    scores : float64 [heads, blocks]
+        EMA scores of one layer's units.
+    how : {"raw", "rank", "max", "uniform"}
+        As they are; percentile rank within the head; divided by the head's largest; or
+        ``min(1, s n / 32)``, the multiple of uniform attention, saturating at 32.
+
+    Returns
+    -------
+    float64 [heads, blocks]
+    """
+    if how == "raw":
+        return scores
+    if how == "rank":
+        below = np.stack([np.searchsorted(np.sort(row), row) for row in scores])
+        return below / max(scores.shape[1] - 1, 1)
+    if how == "max":
+        return scores / np.maximum(scores.max(axis=1, keepdims=True, initial=0), 1e-30)
+    if how == "uniform":
+        return np.minimum(1.0, scores * scores.shape[1] / 32)
+    raise BadInput(f"unknown normalisation {how!r}: choose among {', '.join(NORMALISERS)}")

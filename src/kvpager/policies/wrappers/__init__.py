@@ -1,0 +1,20 @@
+"""Wrappers that compose with any policy, instead of flags inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kvpager.policies.wrappers.aggregated import Aggregated
+from kvpager.policies.wrappers.pinned import Pinned
+from kvpager.policies.wrappers.windowed import Windowed
+
+__all__ = ["WRAPPERS", "Aggregated", "Pinned", "Windowed"]
+
+WRAPPERS: dict[str, tuple[Callable[..., Any], Callable[[str], Any]]] = {
+    "sink": (Pinned, int),
+    "recent": (Windowed, int),
+    "max": (lambda policy, scope="layer": Aggregated(policy, "max", scope), str),
+    "mean": (lambda policy, scope="layer": Aggregated(policy, "mean", scope), str),
+}
+"""Name in a written policy: how to make it, and how to read its one value."""

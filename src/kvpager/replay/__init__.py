@@ -1,0 +1,1 @@
+"""Replay: drive the Pager from a recorded trace over modelled tiers."""

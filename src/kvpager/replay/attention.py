@@ -1,0 +1,287 @@
+"""Attention replay: the Pager, driven by a recording, over modelled tiers.
+
+One run answers what a policy, a pool and a size would have hit on this recording. It models counts
+and bytes, no time. Nothing here looks at demand or mass that a live run could not have seen, but for
+policies that declare it (Belady) and the setting ``observe="all"``, which is labelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.core import ALL_LAYERS, DRAM, HBM, NVME, STAGE, Budget, Demand, Grant, Move, Tick, UnitTable
+from kvpager.errors import BadInput, CapacityError
+from kvpager.pager import Pager
+from kvpager.policies.base import Policy
+from kvpager.prefetch.base import Prefetcher
+from kvpager.replay.stream import Ask, Stream
+from kvpager.tiers.modelled import ModelledTier
+
+__all__ = ["METADATA_BYTES_PER_UNIT", "Counts", "Replay", "capacity_units", "warmup_steps"]
+
+METADATA_BYTES_PER_UNIT = 16
+"""Page-table slot (4), place and flags (4), two float32 scores (8); key summaries come on top."""
+
+_NO_SLOTS = np.empty(0, np.int32)
+
+
+def warmup_steps(steps: int) -> int:
+    """Steps that are replayed but not counted: a quarter, at most 64."""
+    return min(steps // 4, 64)
+
+
+def capacity_units(stream: Stream, hbm_fraction: float, pool: str) -> int:
+    """Units that HBM holds in all at a share of all KV; equal and layer pools are rounded down each.
+
+    Raises
+    ------
+    CapacityError
+        If the share is out of range or a pool could not hold its open unit and one more.
+    """
+    if not 0 < hbm_fraction <= 1:
+        raise CapacityError(f"an HBM size of {100 * hbm_fraction:g} % of all KV is impossible: give a share above 0 and at most 100 %")
+    layers = len(stream.recording.header.layers)
+    pools = {"global": 1, "layer": layers, "equal": layers * stream.heads_per_layer}.get(pool)
+    if pools is None:
+        raise BadInput(f"unknown pool {pool!r}: choose global, layer or equal")
+    share = int(hbm_fraction * stream.units / pools + 1e-9)
+    least = layers * stream.heads_per_layer // pools + 1
+    if share < least:
+        raise CapacityError(
+            f"an HBM size of {100 * hbm_fraction:g} % gives each {pool} pool {share} units, but it needs {least} for its open units "
+            f"and one more: give at least {100 * least * pools / stream.units:.3g} %"
+        )
+    return share * pools
+
+
+@dataclass
+class Counts:
+    """What one run counted after the warm-up."""
+
+    accesses: int = 0
+    hits: int = 0
+    unit_accesses: int = 0
+    unit_hits: int = 0
+    early_hits: int = 0
+    served: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, np.int64))
+    heads: int = 0
+    heads_complete: int = 0
+    kept: int = 0
+    bypassed: int = 0
+    fetched: int = 0
+    prefetched: int = 0
+    prefetched_used: int = 0
+    mass: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Resident mass by (layer, KV head), summed over the counted steps."""
+    steps: int = 0
+
+
+class Replay:
+    """One run of a policy over a stream.
+
+    Parameters
+    ----------
+    stream : Stream
+        Demand and observations.
+    policy : Policy
+        Ranks units.
+    units : int
+        Units that HBM holds in all, from `capacity_units`.
+    pool : {"global", "layer", "equal"}
+        Who shares them.
+    prefetcher : Prefetcher, optional
+        Names units to bring early.
+    prefetch_share : float
+        Most units prefetched in a step, as a share of `units`.
+    dram_units : int
+        Units of tier 2; 0 = none.
+    seed : int
+        Of the ties.
+    warmup : int, optional
+        Steps not counted; default `warmup_steps`.
+    check : bool
+        Verify laws 4 and 6 after every tick (slow; tests).
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        policy: Policy,
+        units: int,
+        *,
+        pool: str = "global",
+        prefetcher: Prefetcher | None = None,
+        prefetch_share: float = 0.01,
+        dram_units: int = 0,
+        seed: int = 0,
+        warmup: int | None = None,
+        check: bool = False,
+    ) -> None:
+        header = stream.recording.header
+        if "unread_mass" in policy.needs and stream.setting.observe == "read":
+            raise BadInput(f"policy {policy!r} needs the mass of unread units, which no live run has: choose observe all")
+        self.stream, self.policy, self.prefetcher, self.check = stream, policy, prefetcher, check
+        self.warmup = warmup_steps(stream.recording.steps) if warmup is None else warmup
+        layers = len(header.layers)
+        self.table = UnitTable(layers, header.num_kv_heads, header.block_size, stream.recording.head_block_bytes, stream.setting.granularity)
+        self.table.reserve(stream.units)
+        size = self.table.unit_bytes
+        whole_step = stream.setting.clock == "step"
+        per_step = prefetch_share * units * size
+        calls = 1 if whole_step or (prefetcher is not None and prefetcher.when == "step") else layers
+        budget = Budget(
+            payload_bytes=(0, units * size, dram_units * size, stream.units * size),
+            metadata_bytes=stream.units * METADATA_BYTES_PER_UNIT,
+            staging_bytes=stream.units * size // (1 if whole_step else layers),
+            prefetch_bytes_per_tick=per_step / calls,
+        )
+        self.budget = budget
+        if policy.needs & {"future"}:
+            policy.set_future(*self._future())
+        self.pager = Pager(self.table, budget, policy, prefetcher, pool=pool, seed=seed)
+        self.tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
+        self.counts = Counts(mass=np.zeros(layers * header.num_kv_heads))
+
+    def run(self) -> Counts:
+        """Replay the prefill and every step; return what was counted."""
+        self._prefill()
+        for ask in self.stream.asks:
+            self._tick(ask)
+        return self.counts
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────
+
+    def _future(self) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+        """The whole demand in time order; warm-up accesses count nothing."""
+        asks = self.stream.asks
+        serial = np.repeat(np.arange(len(asks)), [len(ask.units) for ask in asks])
+        weight = [ask.asks * (ask.tick.step >= self.warmup) for ask in asks]
+        return np.concatenate([ask.units for ask in asks]), serial, np.concatenate(weight)
+
+    def _prefill(self) -> None:
+        """Append what the prefill wrote, layer by layer: complete blocks are placed, the open one is held."""
+        header, table, pager = self.stream.recording.header, self.table, self.pager
+        complete, rest = divmod(header.context_tokens, header.block_size)
+        self._sequence = table.new_sequence()
+        table.seal(table.open_many(self._sequence, complete))
+        if rest:
+            table.open(self._sequence, complete)
+        for seen in self.stream.prefill:
+            units = table.of_layer(seen.tick.layer)
+            sealed = table.sealed[units]
+            for part in (units[sealed], units[~sealed]):
+                if len(part):
+                    self._submit(pager.append(seen.tick, part))
+            self._settle(seen.tick)
+            pager.observe(seen)
+            self._submit(pager.place(seen.tick, 0))
+
+    def _tick(self, ask: Ask) -> None:
+        pager, tick = self.pager, ask.tick
+        self._settle(tick)
+        self._turn_block(tick)
+        mass = self._resident_mass(tick) if tick.step >= self.warmup else None
+        grant = pager.request(Demand(tick, ask.units, ask.asks))
+        last = len(grant.rounds) - 1
+        for number, moves in enumerate(grant.rounds):
+            self._submit(moves)
+            if number == last:
+                pager.observe(ask.seen)
+            placed = pager.place(tick, number)
+            self._submit(placed)
+            if mass is not None:
+                self.counts.kept += sum(len(move.units) for move in placed if move.why == "keep")
+        if mass is not None:
+            self._count(ask, grant, mass)
+        if self.prefetcher is not None:
+            self._prefetch(tick)
+        if self.check:
+            pager.check()
+            for tier in self.tiers.values():
+                tier.check()
+
+    def _turn_block(self, tick: Tick) -> None:
+        """Seal the block that became full one call ago and open the next one."""
+        header, table = self.stream.recording.header, self.table
+        position = header.context_tokens + tick.step
+        if position % header.block_size:
+            return
+        block = position // header.block_size
+        if tick.layer <= 0:
+            if block:
+                before = self._units_of(block - 1)
+                self._to_seal = before[~table.sealed[before]]
+                table.seal(self._to_seal)
+            table.open(self._sequence, block)
+        here = slice(None) if tick.layer == ALL_LAYERS else None
+        new, old = self._units_of(block), self._to_seal
+        new = new if here else new[table.layer[new] == tick.layer]
+        old = old if here else old[table.layer[old] == tick.layer]
+        if len(old):
+            self._submit(self.pager.seal(tick, old))
+        self._submit(self.pager.append(tick, new))
+
+    def _units_of(self, block: int) -> NDArray[np.int32]:
+        base = block * self.table.units_per_block
+        return np.arange(base, base + self.table.units_per_block, dtype=np.int32)
+
+    def _settle(self, tick: Tick) -> None:
+        done = [answer for tier in self.tiers.values() for answer in tier.poll() if answer.move in self.pager.pending]
+        for answer in done:
+            move = self.pager.pending[answer.move]
+            if move.src == DRAM:
+                self.tiers[DRAM].forget(move.units)
+        self._submit(self.pager.settle(tick, done))
+
+    def _submit(self, moves: tuple[Move, ...]) -> None:
+        """Hand moves to the tiers they concern. A clean drop from HBM moves no bytes."""
+        for move in moves:
+            if move.why in ("demand", "prefetch"):
+                self.tiers[move.src].submit(move, _NO_SLOTS)
+            elif move.why in ("backup", "demote"):
+                self.tiers[move.dst].submit(move, _NO_SLOTS)
+            elif move.src == DRAM or move.why == "keep":
+                self.tiers[DRAM].forget(move.units)
+
+    def _resident_mass(self, tick: Tick) -> NDArray[np.float64]:
+        """Mass of what is in HBM at judgement, the open block included, float64 [layers, kv_heads]."""
+        recording, table = self.stream.recording, self.table
+        blocks = recording.open_block(tick.step) + 1
+        layers = slice(None) if tick.layer == ALL_LAYERS else slice(tick.layer, tick.layer + 1)
+        mass = recording.mass[tick.step, layers, :, :blocks].astype(np.float32)
+        units = table.of_layer(tick.layer)[: blocks * mass.shape[0] * table.heads_per_layer]
+        resident = self.pager.resident(units).reshape(blocks, mass.shape[0], table.heads_per_layer)
+        return np.einsum("lhb,blh->lh", mass, np.broadcast_to(resident, (blocks, *mass.shape[:2])), dtype=np.float64)
+
+    def _count(self, ask: Ask, grant: Grant, mass: NDArray[np.float64]) -> None:
+        counts, tier = self.counts, grant.tier
+        hit = tier <= HBM
+        header = self.stream.recording.header
+        counts.accesses += int(ask.asks.sum())
+        counts.hits += int(ask.asks[hit].sum())
+        counts.unit_accesses += len(hit)
+        counts.unit_hits += int(np.count_nonzero(hit))
+        counts.early_hits += int(ask.asks[grant.early].sum())
+        counts.prefetched_used += int(np.count_nonzero(grant.early))
+        counts.served += np.bincount(tier, weights=ask.asks, minlength=6).astype(np.int64)
+        fetched = sum(len(move.units) for moves in grant.rounds for move in moves)
+        counts.fetched += fetched
+        heads = header.num_kv_heads * (len(header.layers) if ask.tick.layer == ALL_LAYERS else 1)
+        counts.heads += heads
+        counts.heads_complete += heads - len(np.unique(ask.head_of_ask[~hit[ask.unit_of_ask]]))
+        first = max(ask.tick.layer, 0) * header.num_kv_heads
+        counts.mass[first : first + heads] += mass.ravel()
+        counts.steps += ask.tick.layer in (ALL_LAYERS, 0)
+
+    def _prefetch(self, tick: Tick) -> None:
+        last = tick.layer in (ALL_LAYERS, self.table.num_layers - 1)
+        if self.prefetcher is None or (self.prefetcher.when == "step" and not last):
+            return
+        ahead = ALL_LAYERS if self.prefetcher.when == "step" or tick.layer == ALL_LAYERS else (tick.layer + 1) % self.table.num_layers
+        moves = self.pager.prefetch(tick, self.table.of_layer(ahead))
+        self._submit(moves)
+        if tick.step >= self.warmup:
+            self.counts.prefetched += sum(len(move.units) for move in moves if move.why == "prefetch")

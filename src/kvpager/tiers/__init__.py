@@ -1,0 +1,1 @@
+"""Tiers: where bytes are. One contract, modelled and live."""

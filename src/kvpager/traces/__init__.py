@@ -1,0 +1,1 @@
+"""Recorded traces: how they are written, read and checked."""
