@@ -1,0 +1,1 @@
+"""Live: real models and real tiers."""
