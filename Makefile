@@ -53,7 +53,7 @@ check: $(BIN)/.developed ## lint, types, docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m numpydoc.hooks.validate_docstrings $$(find src -name '*.py')
+	$(BIN)/numpydoc lint $$(find src -name '*.py')
 	$(BIN)/python docs/tables.py --check
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
 

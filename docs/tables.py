@@ -22,7 +22,12 @@ from kvpager.registry import Registry
 from kvpager.selectors import SELECTORS
 
 ROOT = Path(__file__).resolve().parents[1]
-REGISTRIES: dict[str, Registry[Any]] = {"policies": POLICIES, "selectors": SELECTORS, "prefetchers": PREFETCHERS, "models": MODELS}
+REGISTRIES: dict[str, Registry[Any]] = {
+    "policies": POLICIES,
+    "selectors": SELECTORS,
+    "prefetchers": PREFETCHERS,
+    "models": MODELS,
+}
 HEADS = {
     "policies": ("policy", "what it keeps", "source", "what differs"),
     "selectors": ("selector", "what it reads", "source", "what differs"),
@@ -56,7 +61,11 @@ def rows(registry: Registry[Any]) -> Iterable[tuple[str, ...]]:
             summary, source, differs = described(plugin.func.__doc__ or "")
             settings = ", ".join(f"{key} = {value!r}" for key, value in plugin.keywords.items())
             base = names.get(plugin.func)
-            yield f"`{name}`", f"as `{base}`, with {settings}" if base else f"{summary} {settings}", "" if base else source, differs
+            yield (
+                (f"`{name}`", f"as `{base}`, with {settings}", "", "")
+                if base
+                else (f"`{name}`", f"{summary} {settings}", source, differs)
+            )
         elif registry is MODELS:
             module = sys.modules[plugin.__module__]
             yield f"`{name}`", prose((module.__doc__ or "").split("\n\n")[0])

@@ -50,7 +50,7 @@ def test_labels_read_back(evidence):
 
 @pytest.mark.parametrize("label", ["", "MEASURED", "vendor_spec", "proven"])
 def test_an_unknown_label_is_refused_with_the_known_ones(label):
-    with pytest.raises(BadInput, match="illustrative, assumption, .*, measured"):
+    with pytest.raises(BadInput, match=r"illustrative, assumption, .*, measured"):
         Evidence.of(label)
 
 

@@ -30,7 +30,9 @@ def test_bytes_are_read_to_the_byte(text, expected):
     assert parse_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "GB", "47", "47G", "47K", "47gb", "5%", "1,5GB", "1,0000B", "nanB", "infGB", "1e400GB", "--1B"])
+@pytest.mark.parametrize(
+    "text", ["", "GB", "47", "47G", "47K", "47gb", "5%", "1,5GB", "1,0000B", "nanB", "infGB", "1e400GB", "--1B"]
+)
 def test_an_ambiguous_size_is_refused_with_a_remedy(text):
     with pytest.raises(BadInput, match=r"8MiB \(1024-based\) or 47GB \(1000-based\)"):
         parse_bytes(text)
@@ -41,7 +43,9 @@ def test_a_negative_size_is_a_capacity_error():
         parse_bytes("-1GB")
 
 
-@pytest.mark.parametrize(("text", "expected"), [("5%", 0.05), ("0.0684", 0.0684), (0.1, 0.1), ("100%", 1.0), ("1", 1.0), ("8 %", 0.08)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5%", 0.05), ("0.0684", 0.0684), (0.1, 0.1), ("100%", 1.0), ("1", 1.0), ("8 %", 0.08)]
+)
 def test_shares(text, expected):
     assert parse_share(text) == pytest.approx(expected)
 
@@ -60,7 +64,9 @@ def test_a_share_outside_zero_to_one_is_refused(text):
         parse_share(text, whole_bytes=1024)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("4096", 4096), ("128K", 131072), ("1.5K", 1536), ("1M", 1024**2), ("2,048", 2048)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("4096", 4096), ("128K", 131072), ("1.5K", 1536), ("1M", 1024**2), ("2,048", 2048)]
+)
 def test_token_counts(text, expected):
     assert parse_tokens(text) == expected
 

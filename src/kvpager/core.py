@@ -6,7 +6,7 @@ Arrays on the hot path, never one object per unit. Axes are always ordered ``[la
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -314,13 +314,23 @@ class UnitTable:
             self._of_layer[layer] = known
         return known
 
+    def layer_view(self, values: NDArray[Any], layer: int) -> NDArray[Any]:
+        """View of one layer's entries of an array over units, ``[blocks, heads]``; `ALL_LAYERS`: of all entries.
+
+        Writing to the view writes to `values`: a whole layer is updated without an index array.
+        """
+        blocks = values[: self.size].reshape(-1, self.num_layers, self.heads_per_layer)
+        return blocks.reshape(len(blocks), -1) if layer == ALL_LAYERS else blocks[:, layer]
+
     def payload_bytes(self, units: Ids) -> int:
         """Payload of `units`, in bytes."""
         return len(units) * self.unit_bytes
 
     def _alive(self, seq: int) -> list[int]:
         if seq not in self._sequences:
-            raise InvariantError(f"sequence {seq} is not alive in this table: it was freed, or never begun by new_sequence or fork")
+            raise InvariantError(
+                f"sequence {seq} is not alive in this table: it was freed, or never begun by new_sequence or fork"
+            )
         return self._sequences[seq]
 
     def _run(self, base: int) -> Ids:
