@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -51,13 +51,14 @@ _PREFILL_QUERIES = 32
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Hide transformers' own progress bars meanwhile; the caller's `Progress` is told instead."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    bars: Any = logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            bars.enable_progress_bar()
 
 
 @dataclass(frozen=True)
@@ -307,13 +308,13 @@ class RecordingDecoder:
             )
         self.model, self.geometry, self.weights_sha256 = loaded.name, loaded.geometry, loaded.weights_sha256
         self.block_size = block_size
-        self.versions = versions_of(["torch", "transformers"])
+        self.versions: Mapping[str, str] = versions_of(["torch", "transformers"])
         self._network = loaded.model
         self._network.set_attn_implementation(ATTENTION)
         self._start()
 
     def _start(self) -> None:
-        self._cache = new_cache(self._network.config)
+        self.cache = new_cache(self._network.config)
         self._watch = _Watch(self.geometry, self.block_size)
         self._tokens = 0
 
@@ -344,6 +345,6 @@ class RecordingDecoder:
 
     def _forward(self, tokens: Sequence[int]) -> int:
         ids = torch.tensor([list(tokens)])
-        out = self._network(input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=1, kvpager_watch=self._watch)
+        out = self._network(input_ids=ids, cache=self.cache, use_cache=True, logits_to_keep=1, kvpager_watch=self._watch)
         self._tokens += len(tokens)
         return int(out.logits[0, -1].argmax())

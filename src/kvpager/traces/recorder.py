@@ -14,7 +14,7 @@ from kvpager.traces.decoder import Decoder, Progress
 from kvpager.traces.provenance import now, this_machine, versions_of
 from kvpager.traces.recording import Header
 
-__all__ = ["MODES", "read_text", "record"]
+__all__ = ["MODES", "header_of", "read_text", "record"]
 
 MODES = ("forced", "free")
 
@@ -98,7 +98,7 @@ def record(
     check_target(path, overwrite=overwrite)
     inputs = [int(token) for token in tokens[: context + (steps if mode == "forced" else 0)]]
     prefill_mass, chosen = decoder.prefill(inputs[:context], report)
-    header = _header(decoder, inputs, context, mode, text_name, command)
+    header = header_of(decoder, inputs, context, mode=mode, text_name=text_name, command=command)
     with AttentionWriter(path, header, steps=steps, prefill_mass=prefill_mass, overwrite=overwrite) as writer:
         for step in range(steps):
             seen, chosen = decoder.step(inputs[context + step] if mode == "forced" else chosen)
@@ -138,7 +138,8 @@ def _context(decoder: Decoder, available: int, steps: int, context_tokens: int |
     return context
 
 
-def _header(decoder: Decoder, inputs: Sequence[int], context: int, mode: str, text_name: str, command: str) -> Header:
+def header_of(decoder: Decoder, inputs: Sequence[int], context: int, *, mode: str, text_name: str, command: str) -> Header:
+    """Return the header of a recording that starts now, of `inputs` whose first `context` tokens are prefilled."""
     geometry = decoder.geometry
     return Header(
         model=decoder.model, weights_sha256=decoder.weights_sha256, geometry=geometry, layers=geometry.full_layers,
