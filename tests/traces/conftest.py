@@ -10,6 +10,6 @@ replayed = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(replayed)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def decoder_class():
     return replayed.ReplayedDecoder

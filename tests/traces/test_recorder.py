@@ -33,9 +33,15 @@ def assert_same_steps(read, original, steps):
     np.testing.assert_array_equal(read.prefill_mass, original.prefill_mass[..., : read.blocks])
 
 
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory, decoder_class):
+    out = tmp_path_factory.mktemp("pristine") / "t.zarr"
+    return record(decoder_class(), TOKENS, out=out, steps=40, text_name="numbers", command="test")
+
+
 @pytest.fixture
-def store(tmp_path, decoder_class):
-    return record(decoder_class(), TOKENS, out=tmp_path / "t.zarr", steps=40, text_name="numbers", command="test")
+def store(tmp_path, pristine):
+    return shutil.copytree(pristine, tmp_path / "t.zarr")
 
 
 def test_reads_back_what_was_observed(store, decoder_class):
@@ -75,7 +81,7 @@ def test_progress_counts_to_the_end(tmp_path, decoder_class):
     assert told == [("prefill", 100, 100), *[("decode", step, 40) for step in range(1, 41)]]
 
 
-@pytest.mark.parametrize("last", [1, 16, 17, 39])
+@pytest.mark.parametrize("last", [1, 16, 39])
 def test_kill_loses_at_most_sixteen_steps(tmp_path, decoder_class, last):
     script = f"""
 import importlib.util, os, signal, sys

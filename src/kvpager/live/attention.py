@@ -54,7 +54,7 @@ def attend(
         logits = torch.tanh(logits / softcap) * softcap
     if mask is not None:
         shaped = logits.view(kv_heads, -1, queries, tokens)
-        logits = shaped.masked_fill(~mask, -torch.inf).view_as(logits)
+        logits = shaped.masked_fill(~mask, torch.finfo(logits.dtype).min).view_as(logits)  # finite: padding rows see nothing
     probability = torch.softmax(logits, -1)
     output = torch.matmul(probability, value).view(heads, queries, -1)
     return output, probability.view(kv_heads, heads // kv_heads, queries, tokens)
@@ -166,7 +166,7 @@ class KeyBounds:
         tokens, dim = key.shape[1:]
         self._grow(-(-tokens // self.block_size))
         whole = tokens // self.block_size
-        blocks = key[:, : whole * self.block_size].reshape(-1, whole, self.block_size, dim)
+        blocks = key[:, : whole * self.block_size].reshape(len(key), whole, self.block_size, dim)
         self._both[layer, :, :whole, :dim] = blocks.amax(2)
         self._both[layer, :, :whole, dim:] = blocks.amin(2)
         if tokens % self.block_size:
