@@ -6,10 +6,10 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from kvpager import registry as registry_module
-from kvpager.errors import InvariantError, UnknownName
+from kvpager.errors import BadInput, InvariantError, UnknownName
 from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
-from kvpager.registry import Registry
+from kvpager.registry import Registry, configure
 from kvpager.selectors import SELECTORS
 
 
@@ -88,3 +88,24 @@ def test_the_shipped_registries_hold_callables_by_lower_case_name(registry):
     for name in names:
         assert name == name.lower()
         assert callable(registry[name])
+
+
+def test_a_plug_in_is_built_from_its_written_form():
+    assert configure(POLICIES, "ema").alpha == 0.2
+    assert configure(POLICIES, "ema:alpha=0.5,persist_scores=false") == POLICIES["ema"](alpha=0.5, persist_scores=False)
+    placement = configure(POLICIES, "placement:cuts=[0.2,0.4],scale=max")
+    assert (placement.scale, list(placement.cuts)) == ("max", [0.2, 0.4])
+    assert configure(POLICIES, "placement-rank:alpha=1").scale == "rank"
+
+
+@pytest.mark.parametrize(
+    "text", ["ema:alfa=0.5", "ema:alpha", "ema:alpha=high", "ema:alpha=[0.1]", "ema:alpha=null", "placement-rank:rank=1"]
+)
+def test_a_setting_that_is_not_taken_is_refused_with_those_that_are(text):
+    with pytest.raises(BadInput, match=r"does not take .*: it takes .*alpha=0\.2"):
+        configure(POLICIES, text)
+
+
+def test_a_misspelt_policy_with_settings_is_still_a_misspelt_policy():
+    with pytest.raises(UnknownName, match="did you mean ema"):
+        configure(POLICIES, "emma:alpha=0.5")

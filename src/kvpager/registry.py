@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from kvpager.errors import InvariantError, UnknownName
+from kvpager.errors import BadInput, InvariantError, UnknownName
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "configure"]
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -57,8 +61,7 @@ class Registry(Generic[T]):
             return self._found[name]
         near = difflib.get_close_matches(name, self._found, n=3, cutoff=0.4) or sorted(self._found)
         raise UnknownName(
-            f"unknown name {name!r} among {self.kind}: did you mean {', '.join(near)}? "
-            f"'kvpager list {self.kind}' shows all"
+            f"unknown name {name!r} among {self.kind}: did you mean {', '.join(near)}? 'kvpager list {self.kind}' shows all"
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -91,27 +94,27 @@ class Registry(Generic[T]):
 def configure(registry: Registry[Callable[..., Any]], text: str) -> Any:
     """Build a plug-in from its written form ``name`` or ``name:key=value,key=value``.
 
-    Values are read as JSON where they are JSON, else as text.
+    Values are read as JSON where they are JSON, else as text: ``placement:scale=rank,cuts=[0.3,0.6]``.
 
     Raises
     ------
     UnknownName
         For an unknown name.
     BadInput
-        For a setting that the plug-in does not take.
+        For a setting that the plug-in does not take, or a text where it takes a number.
     """
     name, _, settings = text.partition(":")
     factory = registry[name]
+    plain = factory.func if isinstance(factory, partial) else factory
+    takes = {field.name: field.default for field in fields(plain)} if is_dataclass(plain) else {}
     chosen: dict[str, Any] = {}
-    for setting in filter(None, settings.split(",")):
+    for setting in filter(None, re.split(r",(?![^\[]*\])", settings)):
         key, _, value = setting.partition("=")
         try:
             chosen[key] = json.loads(value)
         except json.JSONDecodeError:
             chosen[key] = value
-    try:
-        return factory(**chosen)
-    except TypeError:
-        plain = factory.func if isinstance(factory, partial) else factory
-        takes = ", ".join(f.name for f in fields(plain)) if is_dataclass(plain) else ""
-        raise BadInput(f"{name!r} among {registry.kind} does not take {settings!r}: it takes {takes or 'no settings'}") from None
+        if key not in takes or (isinstance(takes[key], int | float) and not isinstance(chosen[key], int | float)):
+            known = ", ".join(f"{known}={default!r}" for known, default in takes.items())
+            raise BadInput(f"{name!r} among {registry.kind} does not take {setting!r}: it takes {known or 'no settings'}")
+    return factory(**chosen)
