@@ -27,6 +27,10 @@ KINDS = ("anchor", "recency", "other")
 ANCHOR_CUT, RECENCY_CUT = 0.5, 0.7
 """Least mass on tokens 0-99, and on the last 200 tokens, that makes a head an anchor or a recency head."""
 
+_RULE = (
+    f"anchor: tokens 0-99 hold ≥ {100 * ANCHOR_CUT:g} % of the mass; else recency: last 200 ≥ {100 * RECENCY_CUT:g} %; else other"
+)
+
 _SINK, _ANCHOR, _RECENT = (SPECIALS.index(name) for name in ("first_4", "first_100", "last_200"))
 
 
@@ -63,7 +67,7 @@ def classify(recording: Recording, first_step: int = 0) -> dict[str, Any]:
     kinds = kind_of(q_heads)
     return {
         "evidence": evidence_of(recording).label,
-        "rule": f"anchor: tokens 0-99 hold ≥ {ANCHOR_CUT:.0%} of the mass; else recency: the last 200 ≥ {RECENCY_CUT:.0%}; else other",
+        "rule": _RULE,
         "limit": "retrieval and syntactic heads cannot be told apart from mass alone: both are in 'other'",
         "zones_overlap": header.context_tokens < 300,
         "layers": list(header.layers),

@@ -1,0 +1,241 @@
+"""One HTML file that holds a whole report: charts, tables, words and the code that draws them.
+
+It opens without a network: Vega, Vega-Lite and Vega-Embed are inlined from vl-convert, and the page's own
+security policy forbids it to load anything. Themes follow the reader's system, or a button.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kvpager.claims.notes import closing_paragraph, judge
+from kvpager.errors import BadInput, StorageFull
+from kvpager.report.document import Document, check_document, percent
+
+__all__ = ["write_pngs", "write_report"]
+
+_VEGA_LITE = "6.4"
+"""Version of the specs that the pinned altair writes; vl-convert carries it."""
+
+_TRACE = dict.fromkeys(("model", "text", "context_tokens", "steps", "layers", "kv_heads", "blocks", "block_size"), "")
+"""Keys of a document's trace that the page names; a document may lack any."""
+
+_LEGEND = {
+    "measured": "taken from a run on the machine named below",
+    "emulated": "run, with one kind of memory standing in for another",
+    "simulated": "replayed from a recording",
+    "analytical": "computed by a formula, or modelled by the source note",
+    "vendor-spec": "from a data sheet",
+    "external-literature": "from a publication, not checked here",
+    "assumption": "assumed",
+    "illustrative": "made up to show a form, or of unknown origin",
+}
+
+
+def write_report(doc: Document, path: str | Path) -> Path:
+    """Write the report of a run as one self-contained HTML file.
+
+    Parameters
+    ----------
+    doc : Document
+        Demo or ladder document; sections that it lacks are left out.
+    path : str or Path
+        File to write; its folder is made if need be. It is replaced in one step, or left as it was.
+
+    Returns
+    -------
+    Path
+        `path`.
+
+    Raises
+    ------
+    BadInput
+        If the document cannot be reported on, or `path` is a folder or cannot be written.
+    StorageFull
+        If the disk is full.
+    """
+    check_document(doc)
+    _write(Path(path), _render(doc).encode())
+    return Path(path)
+
+
+def write_pngs(doc: Document, directory: str | Path, *, width: int = 720, theme: str = "light") -> list[Path]:
+    """Write each panel of each chart as a PNG picture.
+
+    Parameters
+    ----------
+    doc : Document
+        Demo or ladder document.
+    directory : str or Path
+        Folder; made if need be. Files are called ``<chart>-<panel>.png``.
+    width : int
+        Width of the drawing in CSS pixels; the picture has twice as many.
+    theme : {"light", "dark"}
+        Colours.
+
+    Returns
+    -------
+    list of Path
+        Files written, in the report's order.
+
+    Raises
+    ------
+    BadInput
+        If the document cannot be reported on, the theme is unknown, or a file cannot be written.
+    StorageFull
+        If the disk is full.
+    """
+    import vl_convert
+
+    from kvpager.report.charts.style import THEMES
+
+    check_document(doc)
+    if theme not in THEMES:
+        raise BadInput(f"unknown theme {theme!r}: choose {' or '.join(THEMES)}")
+    paper = {"light": "#ffffff", "dark": "#0f1419"}[theme]
+    written = []
+    for name, chart in _charts(doc):
+        words = chart.alternative(doc)
+        for panel in chart.panels(doc):
+            spec = panel.fixed(width, words) | {"padding": 16}
+            config = THEMES[theme] | {"background": paper}
+            picture = vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, config=config, scale=2)
+            written.append(Path(directory) / f"{name}-{panel.name}.png")
+            _write(written[-1], picture)
+    return written
+
+
+def _charts(doc: Document) -> list[tuple[str, Any]]:
+    """Charts that the document has data for, by name, in the report's order."""
+    from kvpager.report.charts.base import CHARTS
+
+    charts = [(name, CHARTS[name]()) for name in CHARTS]
+    return sorted(((n, c) for n, c in charts if doc.get(c.needs)), key=lambda pair: pair[1].order)
+
+
+def _render(doc: Document) -> str:
+    import jinja2
+
+    from kvpager.report.charts.style import THEMES
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("kvpager.report", "template"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["nobreak"] = lambda text: text.replace(" %", "\u00a0%")
+    sections = []
+    specs: dict[str, Any] = {}
+    for name, chart in _charts(doc):
+        panels = chart.panels(doc)
+        words = chart.alternative(doc)
+        specs |= {f"{name}-{panel.name}": panel.spec(f"{panel.title}. {words}") for panel in panels}
+        sections.append({"name": name, "chart": chart, "panels": panels, "words": words, "table": chart.table(doc)})
+    return environment.get_template("report.html").render(
+        doc=doc,
+        trace=_TRACE | dict(doc.get("trace", {})),
+        sections=sections,
+        tiles=_tiles(doc),
+        claims=judge(doc),
+        closing=closing_paragraph(doc),
+        labels=_LEGEND,
+        provenance=_provenance(doc),
+        repeat=_repeat(doc),
+        specs=_script_json(specs),
+        themes=_script_json(THEMES),
+        library=_library(),
+    )
+
+
+@functools.cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script that may stand inside a script element."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE).replace("</script", "<\\/script")
+
+
+def _script_json(value: Any) -> str:
+    """JSON that may stand inside a script element: no ``<`` survives."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _tiles(doc: Document) -> list[tuple[str, str, str]]:
+    """Key figures: name, value, evidence."""
+    tiles = []
+    if "ladder" in doc:
+        ladder = doc["ladder"]
+        size = percent(ladder["hbm_fraction"], 2)
+        last = ladder["rungs"][-1]
+        tiles.append(
+            (f"block hits, last rung, {size} in HBM, {ladder['pool']} pool", percent(last["block_hit_ratio"]), last["evidence"])
+        )
+        most = max((rung["bound"] for rung in ladder["rungs"] if rung["name"] != "prefetch"), default=None)
+        tiles.append(("the most that any demand-only policy could hit there", percent(most), last["evidence"]))
+    if "dense" in doc.get("bounds", {}):
+        tiles.append(("hits under dense attention, any policy", percent(doc["bounds"]["dense"]), "analytical"))
+    if "locality" in doc:
+        locality = doc["locality"]
+        tiles.append(("of the attention mass on the newest 10 %", percent(locality["newest_10_percent"]), locality["evidence"]))
+    return tiles
+
+
+def _provenance(doc: Document) -> list[tuple[str, str]]:
+    """Where the numbers come from: names and values, in reading order."""
+    rows = [("kvpager", str(doc.get("kvpager", "not stated")))]
+    rows += [(f"trace: {key.replace('_', ' ')}", _plain(value)) for key, value in doc.get("trace", {}).items()]
+    for group in ("machine", "versions"):
+        rows += [(f"{group}: {key.replace('_', ' ')}", _plain(value)) for key, value in doc.get(group, {}).items()]
+    if "seed" in doc:
+        rows.append(("seed", _plain(doc["seed"])))
+    return rows
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(item)}" for key, item in value.items())
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def _repeat(doc: Document) -> list[str]:
+    """Shell lines that make the same report again."""
+    version = doc.get("kvpager")
+    lines = [f"pip install {shlex.quote(f'kvpager[all]=={version}')}"] if version else []
+    return [*lines, str(doc["command"])] if doc.get("command") else [*lines, "kvpager demo"]
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one step: a reader sees the old file or the new one."""
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder; name a file in it")
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            temporary = Path(file.name)
+            file.write(content)
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"cannot write {path}: the disk is full; free {len(content):,} bytes and try again") from error
+        raise BadInput(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
