@@ -83,6 +83,7 @@ class Pager:
         self._dram_units = budget.payload_bytes[DRAM] // table.unit_bytes
         self._where = np.empty(0, np.int8)
         self._open = self._acked = self._flying = self._early = self._evictable = np.empty(0, np.bool_)
+        self._leavers: Ids | None = None  # all evictable units, where known
         self._rounds: list[Ids] = []
         self.pending: dict[int, Move] = {}
         self._next_move = 0
@@ -101,6 +102,10 @@ class Pager:
         """Those of `units` that exist, are not in HBM and not on their way there."""
         return units[(self._where[units] > HBM) & ~self._flying[units]]
 
+    def pinned(self, units: Ids) -> int:
+        """How many of `units` stand in tier 0."""
+        return int(np.count_nonzero(self._where[units] == PINNED))
+
     def used_units(self) -> int:
         """Units that count against HBM's payload: resident, pinned, open and in flight."""
         return int(self.pools.used.sum())
@@ -113,6 +118,8 @@ class Pager:
         A failed backup is issued again. A failed prefetch gives its room back.
         """
         again: list[Move] = []
+        if done:
+            self._leavers = None
         for answer in done:
             move = self.pending.pop(answer.move, None)
             if move is None:
@@ -167,7 +174,7 @@ class Pager:
     def seal(self, tick: Tick, units: Ids) -> tuple[Move, ...]:
         """Units became full and confirmed: evictable once the returned backup is acknowledged."""
         self._open[units] = False
-        return (self._move(units, HBM, NVME, "backup"),)
+        return (self._move(units, HBM, NVME, "backup"),) if len(units) else ()
 
     def request(self, demand: Demand) -> Grant:
         """Judge hits once, fetch what is missing. Nothing asked for is dropped before it is attended.
@@ -231,6 +238,7 @@ class Pager:
             if np.isfinite(self.policy.pinned_from):
                 self._where[kept[self.policy.keep_key(tick, kept) >= self.policy.pinned_from]] = PINNED
             moves.append(self._move(kept, STAGE, HBM, "keep"))
+        self._leavers = candidates[stay] if self.pools.kind == "global" else None
         return tuple(moves)
 
     def prefetch(self, tick: Tick, ahead: Ids) -> tuple[Move, ...]:
@@ -263,6 +271,7 @@ class Pager:
 
     def release(self, units: Ids) -> tuple[Move, ...]:
         """Forget freed units, wherever they stand; return the drop of those that were in HBM."""
+        self._leavers = None
         resident = self.resident(units)
         self.pools.add(units[resident | self._flying[units]], -1)
         self._where[units] = _ABSENT
@@ -318,13 +327,18 @@ class Pager:
         for a, b in pairwise([*range(0, len(misses), max(self.staging_units, 1)), len(misses)]):
             part, source = misses[a:b], tier[a:b]
             self._rounds.append(part)
-            rounds.append(tuple(self._move(part[source == src], int(src), STAGE, "demand") for src in np.unique(source)))
+            by_tier = [(part[source == tier_number], tier_number) for tier_number in (DRAM, NVME)]
+            rounds.append(tuple(self._move(units, number, STAGE, "demand") for units, number in by_tier if len(units)))
         return rounds
 
     def _may_leave(self, layer: int) -> Ids:
-        """Evictable units of the pools that `layer` touches, ascending."""
+        """Evictable units of the pools that `layer` touches, in any order."""
         scope = self.pools.scope(layer)
-        return np.flatnonzero(self._evictable).astype(np.int32) if scope is None else scope[self._evictable[scope]]
+        if scope is not None:
+            return scope[self._evictable[scope]]
+        if self._leavers is None:
+            self._leavers = np.flatnonzero(self._evictable).astype(np.int32)
+        return self._leavers
 
     def _keys(self, tick: Tick, units: Ids, resident: int) -> NDArray[np.float64]:
         """Keys of `units`, the first `resident` of which are resident and get the keep bonus."""
@@ -355,6 +369,7 @@ class Pager:
         """Send evicted units down; with a tier 2, it keeps the best of its own and what is offered."""
         moves: list[Move] = []
         if len(evicted):
+            self._leavers = None
             self.pools.add(evicted, -1)
             self._early[evicted] = self._evictable[evicted] = False
             self.policy.on_gone(evicted, freed=False)

@@ -52,8 +52,8 @@ def best(keys: NDArray[np.float64], units: Ids, count: int, seed: int, step: int
     if cut > -np.inf and open_places:
         tied = np.flatnonzero(keys == cut)
         if len(tied) > open_places:
-            order = np.argsort(tie_hash(units[tied], seed, step), kind="stable")
-            tied = tied[order[:open_places]]
+            order = tie_hash(units[tied], seed, step)
+            tied = tied[order < np.partition(order, open_places)[open_places]]
         stay[tied] = True
     return stay
 
@@ -155,10 +155,7 @@ class Pools:
             return best(keys, units, int(room[0]), seed, tick.step)
         pools = self.of(units)
         stay = np.zeros(len(units), np.bool_)
-        order = np.argsort(pools, kind="stable")
-        sorted_pools = pools[order]
-        starts = np.flatnonzero(np.diff(sorted_pools, prepend=-1))
-        for begin, end in zip(starts, [*starts[1:], len(order)], strict=True):
-            mine = order[begin:end]
-            stay[mine] = best(keys[mine], units[mine], int(room[sorted_pools[begin]]), seed, tick.step)
+        for pool in np.flatnonzero(np.bincount(pools)):
+            mine = np.flatnonzero(pools == pool)
+            stay[mine] = best(keys[mine], units[mine], int(room[pool]), seed, tick.step)
         return stay

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from kvpager.errors import BadInput, InvariantError, UnknownName
 
-__all__ = ["Registry", "configure"]
+__all__ = ["Registry", "configure", "summary"]
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -118,3 +118,11 @@ def configure(registry: Registry[Callable[..., Any]], text: str) -> Any:
             known = ", ".join(f"{known}={default!r}" for known, default in takes.items())
             raise BadInput(f"{name!r} among {registry.kind} does not take {setting!r}: it takes {known or 'no settings'}")
     return factory(**chosen)
+
+
+def summary(plugin: Any) -> str:
+    """Return the first line of a plug-in's docstring; of a preset, with what it presets."""
+    if isinstance(plugin, partial):
+        preset = ", ".join(f"{key}={value!r}" for key, value in plugin.keywords.items())
+        return f"{summary(plugin.func)} [{preset}]"
+    return (plugin.__doc__ or "").strip().split("\n")[0]

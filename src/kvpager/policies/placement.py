@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.core import ALL_LAYERS, Ids, Seen, Tick, UnitTable
+from kvpager.core import Ids, Seen, Tick, UnitTable
 from kvpager.errors import BadInput
 from kvpager.policies.base import POLICIES, Policy, creation_step, fill_new
 from kvpager.policies.scores import MassEMA, normalise
@@ -76,10 +76,8 @@ class Placement(Policy):
 
     def on_mass(self, seen: Seen) -> None:
         self._ema.on_mass(seen)
-        table = self._table
-        heads = table.units_per_block if seen.tick.layer == ALL_LAYERS else table.heads_per_layer
-        layer = table.of_layer(seen.tick.layer).reshape(-1, heads)
-        self._scaled[layer] = normalise(self._ema.scores[layer].T, self.scale).T
+        scores = self._table.layer_view(self._ema.scores, seen.tick.layer)
+        self._table.layer_view(self._scaled, seen.tick.layer)[:] = normalise(scores.T, self.scale).T
 
     def on_gone(self, units: Ids, *, freed: bool) -> None:
         self._ema.on_gone(units, freed)

@@ -51,8 +51,8 @@ class MassEMA:
     def on_mass(self, seen: Seen) -> None:
         """Decay the tick's layer and take in what was read there."""
         units, mass = seen.units, seen.mass.astype(np.float64)
-        layer = self.table.of_layer(seen.tick.layer)
-        self.scores[layer] *= 1 - self.alpha
+        layer = self.table.layer_view(self.scores, seen.tick.layer)
+        layer *= 1 - self.alpha
         weight = np.where(self._fresh[units] > 0, 1.0, self.alpha)
         self.scores[units] += weight * mass
         self._fresh[units] = 0
@@ -88,8 +88,9 @@ class AccessEMA:
 
     def on_access(self, tick: Tick, units: Ids) -> None:
         """Decay the tick's layer and count what was asked for there."""
-        layer = self.table.of_layer(tick.layer)
-        self.scores[layer] = np.where(self.table.sealed[layer], self.scores[layer] * (1 - self.alpha), 1.0)
+        layer = self.table.layer_view(self.scores, tick.layer)
+        layer *= 1 - self.alpha
+        layer[~self.table.layer_view(self.table.sealed, tick.layer)] = 1.0
         self.scores[units] += self.alpha
 
     def on_gone(self, units: Ids, freed: bool) -> None:

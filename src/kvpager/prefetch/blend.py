@@ -56,11 +56,10 @@ class RopeEMA(Prefetcher):
         distance = self._newest - (table.first_token[candidates] + table.block_size - 1)
         score = self.rope_weight / (1 + distance / self.distance_scale)
         if self.ema_weight:
-            blocks = table.of_layer(-1).reshape(-1, table.units_per_block)
-            layers = np.unique(table.layer[candidates])
-            columns = (layers[:, None] * table.heads_per_layer + np.arange(table.heads_per_layer)).ravel()
             scaled = np.zeros(table.size)
-            scaled[blocks[:, columns]] = normalise(self._ema.scores[blocks[:, columns]].T, "rank").T
+            for layer in np.unique(table.layer[candidates]):
+                scores = table.layer_view(self._ema.scores, int(layer))
+                table.layer_view(scaled, int(layer))[:] = normalise(scores.T, "rank").T
             score = score + self.ema_weight * scaled[candidates]
         return candidates[np.argsort(-score, kind="stable")[:max_units]]
 

@@ -7,6 +7,7 @@ policies that declare it (Belady) and the setting ``observe="all"``, which is la
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -145,10 +146,20 @@ class Replay:
         self.tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
         self.counts = Counts(mass=np.zeros(layers * header.num_kv_heads))
 
-    def run(self) -> Counts:
-        """Replay the prefill and every step; return what was counted."""
+    def run(self, look: Callable[[Tick], None] | None = None) -> Counts:
+        """Replay the prefill and every step; return what was counted.
+
+        Parameters
+        ----------
+        look : callable, optional
+            Called at each tick when its demand is about to be judged.
+        """
         self._prefill()
         for ask in self.stream.asks:
+            self._settle(ask.tick)
+            self._turn_block(ask.tick)
+            if look is not None:
+                look(ask.tick)
             self._tick(ask)
         return self.counts
 
@@ -181,8 +192,6 @@ class Replay:
 
     def _tick(self, ask: Ask) -> None:
         pager, tick = self.pager, ask.tick
-        self._settle(tick)
-        self._turn_block(tick)
         mass = self._resident_mass(tick) if tick.step >= self.warmup else None
         grant = pager.request(Demand(tick, ask.units, ask.asks))
         last = len(grant.rounds) - 1
@@ -204,7 +213,7 @@ class Replay:
                 tier.check()
 
     def _turn_block(self, tick: Tick) -> None:
-        """Seal the block that became full one call ago and open the next one."""
+        """At a step's start, seal the block that the last call filled; open the next one, layer by layer."""
         header, table = self.stream.recording.header, self.table
         position = header.context_tokens + tick.step
         if position % header.block_size:
@@ -212,17 +221,13 @@ class Replay:
         block = position // header.block_size
         if tick.layer <= 0:
             if block:
-                before = self._units_of(block - 1)
-                self._to_seal = before[~table.sealed[before]]
-                table.seal(self._to_seal)
+                full = self._units_of(block - 1)
+                full = full[~table.sealed[full]]
+                table.seal(full)
+                self._submit(self.pager.seal(tick, full))
             table.open(self._sequence, block)
-        here = slice(None) if tick.layer == ALL_LAYERS else None
-        new, old = self._units_of(block), self._to_seal
-        new = new if here else new[table.layer[new] == tick.layer]
-        old = old if here else old[table.layer[old] == tick.layer]
-        if len(old):
-            self._submit(self.pager.seal(tick, old))
-        self._submit(self.pager.append(tick, new))
+        new = self._units_of(block)
+        self._submit(self.pager.append(tick, new if tick.layer == ALL_LAYERS else new[table.layer[new] == tick.layer]))
 
     def _units_of(self, block: int) -> NDArray[np.int32]:
         base = block * self.table.units_per_block
@@ -252,9 +257,9 @@ class Replay:
         blocks = recording.open_block(tick.step) + 1
         layers = slice(None) if tick.layer == ALL_LAYERS else slice(tick.layer, tick.layer + 1)
         mass = recording.mass[tick.step, layers, :, :blocks].astype(np.float32)
-        units = table.of_layer(tick.layer)[: blocks * mass.shape[0] * table.heads_per_layer]
-        resident = self.pager.resident(units).reshape(blocks, mass.shape[0], table.heads_per_layer)
-        return np.einsum("lhb,blh->lh", mass, np.broadcast_to(resident, (blocks, *mass.shape[:2])), dtype=np.float64)
+        resident = self.pager.resident(table.of_layer(tick.layer)[: blocks * mass.shape[0] * table.heads_per_layer])
+        by_head = resident.reshape(blocks, mass.shape[0], table.heads_per_layer).transpose(1, 2, 0)
+        return (mass * by_head).sum(axis=2, dtype=np.float64)
 
     def _count(self, ask: Ask, grant: Grant, mass: NDArray[np.float64]) -> None:
         counts, tier = self.counts, grant.tier

@@ -47,9 +47,9 @@ class Ask(NamedTuple):
     seen: Seen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stream:
-    """Demand and observations of a whole recording.
+    """Demand and observations of a whole recording; compared by identity.
 
     Attributes
     ----------

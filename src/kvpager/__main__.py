@@ -1,0 +1,5 @@
+"""``python -m kvpager``."""
+
+from kvpager.cli import main
+
+main()

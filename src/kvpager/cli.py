@@ -1,0 +1,347 @@
+"""The command line: thin. Progress and logs go to stderr; with ``--json``, stdout holds one JSON document."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import kvpager
+from kvpager.errors import BadInput, InvariantError, KVPagerError
+from kvpager.units import format_bytes, parse_share, parse_tokens
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="kvpager",
+    help="Plan, prove and run tiered KV caches for LLM inference.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+_errors = Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
+Jobs = Annotated[int, typer.Option(help="Processes; 0 = one a core.")]
+Trace = Annotated[Path, typer.Argument(help="An attention trace, from 'kvpager record'.", show_default=False)]
+SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see 'kvpager list selectors'.")]
+ClockOption = Annotated[str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")]
+ObserveOption = Annotated[str, typer.Option(help="read: mass of read units only. all: of every unit; no live run has that.")]
+
+
+def main() -> None:
+    """Run the command line; bad input ends in one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        code = 2
+    except InvariantError:
+        raise
+    except KVPagerError as error:
+        print(f"kvpager: {error}", file=sys.stderr)
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        print("kvpager: interrupted; what was recorded so far stays readable", file=sys.stderr)
+        code = 2
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _stage(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar with the time left on stderr; lines at every tenth where stderr is no terminal."""
+    if not _errors.is_terminal:
+        shown = -1
+
+        def line(done: int, total: int) -> None:
+            nonlocal shown
+            tenth = 10 * done // max(total, 1)
+            if tenth > shown:
+                shown = tenth
+                print(f"{name}: {done}/{total}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_errors) as progress:
+        task = progress.add_task(name, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    import orjson
+
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode() + "\n")
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(kvpager.__version__)
+        raise typer.Exit
+
+
+@app.command(epilog="Example: kvpager demo --quick --out demo")
+def demo(
+    quick: Annotated[bool, typer.Option("--quick", help="About 1.5K tokens of context and 32 steps.")] = False,
+    out: Annotated[Path, typer.Option(help="Directory for the recording and the report.")] = Path("kvpager-demo"),
+    png: Annotated[bool, typer.Option("--png", help="Also write each chart as a PNG file.")] = False,
+    seed: Seed = 0,
+    jobs: Jobs = 0,
+    json: Json = False,
+) -> None:
+    """Record a real model on a real text, replay the notes' ladder, and report what is true."""
+    from kvpager.demo import FULL, QUICK
+    from kvpager.demo import demo as run
+
+    document = run(out, scale=QUICK if quick else FULL, stage=_stage, seed=seed, jobs=jobs, pngs=png)
+    _write_json(out / "report.json", document)
+    if json:
+        _print_json(document)
+    else:
+        from kvpager.report.text import print_document
+
+        print_document(document, Console())
+
+
+def _write_json(path: Path, document: dict[str, Any]) -> None:
+    import orjson
+
+    partial = path.with_suffix(".json.part")
+    partial.write_bytes(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
+    partial.replace(path)
+
+
+@app.command(epilog="Example: kvpager model config.json --context 128K")
+def model(
+    source: Annotated[str, typer.Argument(metavar="CONFIG", help="A config.json, or a directory that holds one.")],
+    context: Annotated[str, typer.Option(help="Tokens of context, e.g. 4096 or 128K.")] = "128K",
+    json: Json = False,
+) -> None:
+    """Show what a model's KV cache costs, from its Hugging Face config."""
+    from kvpager.models import geometry_of, load_config
+
+    tokens = parse_tokens(context)
+    geometry = geometry_of(load_config(source), Path(source).name)
+    document = {
+        "name": geometry.name,
+        "family": geometry.family,
+        "layers": len(geometry.layers),
+        "full_layers": len(geometry.full_layers),
+        "kv_bytes_per_token": geometry.kv_bytes_per_token,
+        "bytes": {"context_tokens": tokens, "architectural": geometry.kv_bytes(tokens)},
+        "evidence": "analytical",
+    }
+    if json:
+        _print_json(document)
+        return
+    print(f"{geometry.name}: family {geometry.family}, {document['layers']} layers, {document['full_layers']} with full attention")
+    print(f"KV per token   {format_bytes(geometry.kv_bytes_per_token)}  (analytical)")
+    print(f"KV at {tokens:,} tokens   {format_bytes(geometry.kv_bytes(tokens))}  (analytical; windows stop growing)")
+
+
+@app.command(epilog="Example: kvpager record --model smollm2 --text book.txt --context 4096 --steps 128 -o book.zarr")
+def record(
+    text: Annotated[Path, typer.Option(help="The text to record on, UTF-8.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to create, e.g. trace.zarr.", show_default=False)],
+    model: Annotated[str, typer.Option(help="smollm2, a model directory, or a hub id.")] = "smollm2",
+    steps: Annotated[int, typer.Option(help="Decode steps to record.")] = 128,
+    context: Annotated[str | None, typer.Option(help="Tokens to prefill; default all that the steps leave over.")] = None,
+    mode: Annotated[str, typer.Option(help="forced: the text's own continuation. free: the model's.")] = "forced",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a recording at the output path.")] = False,
+    json: Json = False,
+) -> None:
+    """Record what a model's attention reads while it decodes a text."""
+    from kvpager.traces.recorder import read_text
+    from kvpager.traces.recorder import record as run
+
+    content = read_text(text)
+    tokens_wanted = None if context is None else parse_tokens(context)
+    from kvpager.demo import describe_recording
+    from kvpager.live.transformers import RecordingDecoder, load_model
+    from kvpager.traces.attention import check_target, read_recording
+
+    check_target(out, overwrite=overwrite)
+    with _stage("load model") as bar:
+        loaded = load_model(model, progress=lambda what, done, total: bar(done, total))
+    with _stage("record") as bar:
+        path = run(
+            RecordingDecoder(loaded),
+            loaded.tokenize(content),
+            out=out,
+            steps=steps,
+            context_tokens=tokens_wanted,
+            mode=mode,
+            text_name=text.name,
+            command=f"kvpager record --model {model} --text {text.name} --steps {steps}" + (f" --context {context}" if context else ""),
+            progress=lambda what, done, total: bar(done, total),
+            overwrite=overwrite,
+        )
+    document = {"trace": describe_recording(read_recording(path), path), "evidence": "measured"}
+    if json:
+        _print_json(document)
+    else:
+        found = document["trace"]
+        print(f"{path}: {found['steps']} steps after {found['context_tokens']} tokens, {found['blocks']} blocks")  # type: ignore[index]
+
+
+@app.command(epilog="Example: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%")
+def replay(
+    trace: Trace,
+    policy: Annotated[str, typer.Option(help="Policies, comma-separated; 'ema+sink:16' pins a block; see 'kvpager list policies'.")] = "blend",
+    capacity: Annotated[str, typer.Option(help="HBM sizes: shares of all KV (10%), bytes (8MiB) or units (500).")] = "10%",
+    pool: Annotated[str, typer.Option(help="Who shares HBM: global, layer, equal.")] = "global",
+    prefetch: Annotated[str | None, typer.Option(help="A prefetcher; see 'kvpager list prefetchers'.")] = None,
+    selector: SelectorOption = "topp_mass",
+    granularity: Annotated[str, typer.Option(help="What has residency of its own: head or layer.")] = "head",
+    dram: Annotated[str | None, typer.Option(help="Tier 2 as a share of all KV; without it, all misses come from tier 3.")] = None,
+    clock: ClockOption = "layer",
+    observe: ObserveOption = "read",
+    seed: Seed = 0,
+    jobs: Jobs = 0,
+    json: Json = False,
+) -> None:
+    """Replay policies on a recorded attention trace: what each would have hit, and what no policy can exceed."""
+    from kvpager.demo import describe_recording, provenance
+    from kvpager.policies import make_policy
+    from kvpager.replay.row import Case
+    from kvpager.replay.sweep import Source, load_stream, sweep
+
+    names = [name.strip() for name in _split(policy)]
+    for name in names:
+        make_policy(name)
+    source = Source(trace, selector, clock, observe)
+    stream = load_stream(source, granularity)
+    sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in _split(capacity)]
+    share = 0.0 if dram is None else parse_share(dram, whole_bytes=stream.recording.kv_bytes)
+    cases = [
+        Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=granularity, seed=seed) for size in sizes for name in names
+    ]
+    with _stage("replay") as bar:
+        rows = sweep(source, cases, jobs=jobs, progress=bar)
+    document = {**provenance("kvpager replay", seed), "trace": describe_recording(stream.recording, trace), "rows": rows}
+    if json:
+        _print_json(document)
+    else:
+        from kvpager.report.text import print_rows
+
+        print_rows(rows, Console())
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas, but not inside a plug-in's settings: ``ema:alpha=0.1,persist_scores=false,lru`` is two."""
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and "=" in part and ":" not in part:
+            parts[-1] += "," + part
+        elif part.strip():
+            parts.append(part.strip())
+    if not parts:
+        raise BadInput(f"{text!r} names nothing: give at least one, separated by commas")
+    return parts
+
+
+def _size(text: str, units: int, kv_bytes: int) -> float:
+    """Read an HBM size as a share of all KV: a whole number above 0 without a unit counts units."""
+    if text.isdigit() and int(text) > 0:
+        return parse_share(int(text) / units)
+    return parse_share(text, whole_bytes=kv_bytes)
+
+
+@app.command(epilog="Example: kvpager ladder trace.zarr --hbm 6.84% --subsets")
+def ladder(
+    trace: Trace,
+    hbm: Annotated[str, typer.Option(help="HBM in front, as a share of all KV or in bytes.")] = "0.0684",
+    subsets: Annotated[bool, typer.Option("--subsets", help="Also all 16 subsets of the factors, Shapley shares, leave-one-out.")] = False,
+    selector: SelectorOption = "topp_mass",
+    clock: ClockOption = "layer",
+    observe: ObserveOption = "read",
+    seed: Seed = 0,
+    jobs: Jobs = 0,
+    json: Json = False,
+) -> None:
+    """Replay the notes' five rungs, each beside its own bound, in global and equal pools."""
+    from kvpager.demo import bounds_of, describe_recording, provenance
+    from kvpager.replay.ladder import ladder as run
+    from kvpager.replay.sweep import Source, load_stream
+
+    source = Source(trace, selector, clock, observe)
+    recording = load_stream(source).recording
+    with _stage("ladder") as bar:
+        rungs = run(source, hbm_fraction=parse_share(hbm, whole_bytes=recording.kv_bytes), subsets=subsets, seed=seed, jobs=jobs, progress=bar)
+    document = {
+        **provenance("kvpager ladder", seed),
+        "trace": describe_recording(recording, trace),
+        "ladder": rungs,
+        "bounds": bounds_of(rungs),
+    }
+    if json:
+        _print_json(document)
+    else:
+        from kvpager.report.text import print_document
+
+        print_document(document, Console())
+
+
+@app.command(epilog="Example: kvpager report demo/report.json -o report.html --png pictures")
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN.json", help="A document from 'demo' or 'ladder --json'.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
+    png: Annotated[Path | None, typer.Option(help="Directory for each chart as a PNG file.")] = None,
+) -> None:
+    """Write the self-contained HTML report of a run."""
+    import orjson
+
+    from kvpager.report.html import write_pngs, write_report
+
+    try:
+        document = orjson.loads(run.read_bytes())
+    except OSError as error:
+        raise BadInput(f"run {str(run)!r} cannot be read ({error.strerror}): give a file from 'kvpager demo' or 'ladder --json'") from error
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"run {str(run)!r} is not JSON ({error}): give a file from 'kvpager demo' or 'ladder --json'") from error
+    print(write_report(document, out))
+    if png is not None:
+        for path in write_pngs(document, png):
+            print(path)
+
+
+@app.command("list", epilog="Example: kvpager list policies")
+def list_(
+    kind: Annotated[str, typer.Argument(help="models, policies, selectors, prefetchers or tiers.")],
+    json: Json = False,
+) -> None:
+    """List the plug-ins of a kind, with what each one is."""
+    from kvpager.models.base import MODELS
+    from kvpager.policies import POLICIES
+    from kvpager.prefetch import PREFETCHERS
+    from kvpager.registry import summary
+    from kvpager.selectors import SELECTORS
+    from kvpager.tiers.base import TIERS
+
+    kinds: dict[str, Any] = {
+        "models": MODELS,
+        "policies": POLICIES,
+        "selectors": SELECTORS,
+        "prefetchers": PREFETCHERS,
+        "tiers": TIERS,
+    }
+    if kind not in kinds:
+        raise BadInput(f"unknown kind {kind!r}: choose among {', '.join(kinds)}")
+    entries = {name: summary(kinds[kind][name]) for name in kinds[kind]}
+    if json:
+        _print_json({kind: entries})
+        return
+    width = max(map(len, entries))
+    for name, text in entries.items():
+        print(f"{name:<{width}}  {text}")

@@ -1,0 +1,1 @@
+"""Contract suites and fakes for our tests and third parties'."""
