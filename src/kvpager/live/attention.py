@@ -124,24 +124,24 @@ def range_plan(tokens: int, block_size: int) -> RangePlan:
     return RangePlan(torch.from_numpy(whole).float(), torch.from_numpy(index[:, 0]), torch.from_numpy(ragged).float())
 
 
-def range_mass(probability: Tensor, blocks: Tensor, plan: RangePlan) -> Tensor:
+def range_mass(blocks: Tensor, ragged: Tensor, plan: RangePlan) -> Tensor:
     """Mass on each of `locality_ranges`.
 
     Parameters
     ----------
-    probability : Tensor [..., n]
-        Softmax rows.
     blocks : Tensor [..., B]
-        Their `block_mass`.
+        The `block_mass` of softmax rows.
+    ragged : Tensor [..., ragged]
+        The rows' probabilities at ``plan.tokens``.
     plan : RangePlan
-        For n tokens.
+        For the rows' n tokens.
 
     Returns
     -------
     Tensor [..., ranges]
         Sums; no difference of prefix sums, so small masses keep their digits.
     """
-    return blocks @ plan.blocks + probability[..., plan.tokens] @ plan.ragged
+    return blocks @ plan.blocks + ragged @ plan.ragged
 
 
 class KeyBounds:
@@ -159,39 +159,35 @@ class KeyBounds:
 
     def __init__(self, layers: int, kv_heads: int, dim: int, blocks: int, block_size: int) -> None:
         self.block_size = block_size
-        self._both = torch.empty(layers, kv_heads, blocks, 2 * dim)
+        self._both = torch.empty(layers, kv_heads, 2 * dim, blocks)  # maxima, then minima; blocks innermost for speed
 
     def fill(self, layer: int, key: Tensor) -> None:
         """Take all keys [G, n, d] of a layer anew."""
         tokens, dim = key.shape[1:]
         self._grow(-(-tokens // self.block_size))
+        high, low = self._both[layer, :, :dim], self._both[layer, :, dim:]
         whole = tokens // self.block_size
         blocks = key[:, : whole * self.block_size].reshape(len(key), whole, self.block_size, dim)
-        self._both[layer, :, :whole, :dim] = blocks.amax(2)
-        self._both[layer, :, :whole, dim:] = blocks.amin(2)
+        high[..., :whole], low[..., :whole] = blocks.amax(2).mT, blocks.amin(2).mT
         if tokens % self.block_size:
             rest = key[:, whole * self.block_size :]
-            self._both[layer, :, whole, :dim] = rest.amax(1)
-            self._both[layer, :, whole, dim:] = rest.amin(1)
+            high[..., whole], low[..., whole] = rest.amax(1), rest.amin(1)
 
     def append(self, keys: Tensor, token: int) -> None:
         """Take the keys [layers, G, d] of token number `token`."""
         block, dim = token // self.block_size, keys.shape[-1]
         self._grow(block + 1)
-        high, low = self._both[:, :, block, :dim], self._both[:, :, block, dim:]
-        if token % self.block_size:
-            torch.maximum(high, keys, out=high)
-            torch.minimum(low, keys, out=low)
-        else:
-            high.copy_(keys)
-            low.copy_(keys)
+        high, low = self._both[:, :, :dim, block], self._both[:, :, dim:, block]
+        first = token % self.block_size == 0
+        high.copy_(keys if first else torch.maximum(high, keys))
+        low.copy_(keys if first else torch.minimum(low, keys))
 
     def bound(self, query: Tensor, blocks: int) -> Tensor:
         """Bounds by scaled queries [layers, G, R, d], mean over R: [layers, G, B]."""
-        halves = torch.cat([query.clamp(min=0), query.clamp(max=0)], -1).mean(2)
-        return torch.matmul(self._both[:, :, :blocks], halves[..., None])[..., 0]
+        halves = torch.cat([query.clamp(min=0), query.clamp(max=0)], -1).mean(2, keepdim=True)
+        return torch.matmul(halves, self._both[..., :blocks])[:, :, 0]
 
     def _grow(self, blocks: int) -> None:
-        missing = blocks - self._both.shape[2]
-        if missing > 0:
-            self._both = functional.pad(self._both, (0, 0, 0, max(missing, self._both.shape[2])))
+        room = self._both.shape[-1]
+        if blocks > room:
+            self._both = functional.pad(self._both, (0, max(blocks - room, room)))

@@ -203,7 +203,7 @@ class _Watch:
         self.previous = self.query.clone()
         self.key = torch.zeros(len(self.slots), heads, first.k_dim)
         self.blocks: list[Tensor] = []
-        self.ranges: list[Tensor] = []
+        self.ragged: list[Tensor] = []
         self.tail = 0
         self.plan = range_plan(1, block_size)
 
@@ -211,9 +211,8 @@ class _Watch:
         """Reduce one layer's rows at once, while they are in the processor's cache."""
         self.query[slot] = query
         self.key[slot] = key
-        blocks = block_mass(probability, self.block_size)
-        self.blocks.append(blocks)
-        self.ranges.append(range_mass(probability, blocks, self.plan))
+        self.blocks.append(block_mass(probability, self.block_size))
+        self.ragged.append(probability.flatten(0, 1).index_select(1, self.plan.tokens))
 
     def observe(self, tokens: int) -> Observation:
         """Turn what a step left behind into its observation."""
@@ -221,7 +220,7 @@ class _Watch:
         blocks = torch.stack(self.blocks)
         bound = self.bounds.bound(self.query, blocks.shape[-1])
         cosine = functional.cosine_similarity(self.query, self.previous, dim=-1).flatten(1)
-        ranges = torch.stack(self.ranges).flatten(1, 2)
+        ranges = range_mass(blocks.flatten(1, 2), torch.stack(self.ragged), self.plan)
         self.previous.copy_(self.query)
         return Observation(*(_half(array) for array in (blocks.mean(2), bound, cosine, ranges)))
 
@@ -340,7 +339,7 @@ class RecordingDecoder:
         chosen = self._forward([token])
         seen = watch.observe(self._tokens)
         watch.blocks.clear()
-        watch.ranges.clear()
+        watch.ragged.clear()
         return seen, chosen
 
     def _forward(self, tokens: Sequence[int]) -> int:
