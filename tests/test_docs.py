@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from kvpager import policies
+from kvpager.cli import app
 from kvpager.policies import POLICIES
 from kvpager.replay.attention import Replay, capacity_units
 from kvpager.replay.stream import make_stream
@@ -57,6 +59,17 @@ def test_make_targets_named_in_the_docs_exist(page):
     lines = [line for where, _, text in blocks("sh") if where == page for line in text.splitlines()]
     named = {found[1] for code in inline + lines if (found := re.match(r"make ([a-z][a-z-]*)", code))}
     assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_named_in_the_docs_exist(page):
+    commands = set(typer.main.get_command(app).commands)
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    lines = [line for where, _, block in blocks("sh") if where == page for line in block.splitlines()]
+    named = {
+        found[1] for code in re.findall(r"`([^`\n]+)`", text) + lines if (found := re.match(r"kvpager ([a-z][a-z-]*)", code))
+    }
+    assert named <= commands
 
 
 def anchors(page: Path) -> set[str]:
