@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -29,13 +28,16 @@ app = typer.Typer(
 )
 
 _errors = Console(stderr=True)
+_UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
 Jobs = Annotated[int, typer.Option(help="Processes; 0 = one a core.")]
 Trace = Annotated[Path, typer.Argument(help="An attention trace, from 'kvpager record'.", show_default=False)]
 SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see 'kvpager list selectors'.")]
-ClockOption = Annotated[str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")]
+ClockOption = Annotated[
+    str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")
+]
 ObserveOption = Annotated[str, typer.Option(help="read: mass of read units only. all: of every unit; no live run has that.")]
 
 
@@ -43,16 +45,16 @@ def main() -> None:
     """Run the command line; bad input ends in one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show(sys.stderr)
+    except _UsageError as error:
+        typer.echo(f"kvpager: {error.format_message().rstrip('.')}: see 'kvpager --help'", err=True)
         code = 2
     except InvariantError:
         raise
     except KVPagerError as error:
-        print(f"kvpager: {error}", file=sys.stderr)
+        typer.echo(f"kvpager: {error}", err=True)
         code = 2
-    except (KeyboardInterrupt, click.Abort):
-        print("kvpager: interrupted; what was recorded so far stays readable", file=sys.stderr)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("kvpager: interrupted; what was recorded so far stays readable", err=True)
         code = 2
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -68,7 +70,7 @@ def _stage(name: str) -> Iterator[Callable[[int, int], None]]:
             tenth = 10 * done // max(total, 1)
             if tenth > shown:
                 shown = tenth
-                print(f"{name}: {done}/{total}", file=sys.stderr, flush=True)
+                typer.echo(f"{name}: {done}/{total}", err=True)
 
         yield line
         return
@@ -87,7 +89,7 @@ def _print_json(document: dict[str, Any]) -> None:
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
     if version:
-        print(kvpager.__version__)
+        typer.echo(kvpager.__version__)
         raise typer.Exit
 
 
@@ -129,7 +131,7 @@ def model(
     json: Json = False,
 ) -> None:
     """Show what a model's KV cache costs, from its Hugging Face config."""
-    from kvpager.models import geometry_of, load_config
+    from kvpager.models.base import geometry_of, load_config
 
     tokens = parse_tokens(context)
     geometry = geometry_of(load_config(source), Path(source).name)
@@ -145,9 +147,11 @@ def model(
     if json:
         _print_json(document)
         return
-    print(f"{geometry.name}: family {geometry.family}, {document['layers']} layers, {document['full_layers']} with full attention")
-    print(f"KV per token   {format_bytes(geometry.kv_bytes_per_token)}  (analytical)")
-    print(f"KV at {tokens:,} tokens   {format_bytes(geometry.kv_bytes(tokens))}  (analytical; windows stop growing)")
+    typer.echo(
+        f"{geometry.name}: family {geometry.family}, {document['layers']} layers, {document['full_layers']} with full attention"
+    )
+    typer.echo(f"KV per token   {format_bytes(geometry.kv_bytes_per_token)}  (analytical)")
+    typer.echo(f"KV at {tokens:,} tokens   {format_bytes(geometry.kv_bytes(tokens))}  (analytical; windows stop growing)")
 
 
 @app.command(epilog="Example: kvpager record --model smollm2 --text book.txt --context 4096 --steps 128 -o book.zarr")
@@ -183,7 +187,8 @@ def record(
             context_tokens=tokens_wanted,
             mode=mode,
             text_name=text.name,
-            command=f"kvpager record --model {model} --text {text.name} --steps {steps}" + (f" --context {context}" if context else ""),
+            command=f"kvpager record --model {model} --text {text.name} --steps {steps}"
+            + (f" --context {context}" if context else ""),
             progress=lambda what, done, total: bar(done, total),
             overwrite=overwrite,
         )
@@ -192,19 +197,23 @@ def record(
         _print_json(document)
     else:
         found = document["trace"]
-        print(f"{path}: {found['steps']} steps after {found['context_tokens']} tokens, {found['blocks']} blocks")  # type: ignore[index]
+        typer.echo(f"{path}: {found['steps']} steps after {found['context_tokens']} tokens, {found['blocks']} blocks")  # type: ignore[index]
 
 
 @app.command(epilog="Example: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%")
 def replay(
     trace: Trace,
-    policy: Annotated[str, typer.Option(help="Policies, comma-separated; 'ema+sink:16' pins a block; see 'kvpager list policies'.")] = "blend",
+    policy: Annotated[
+        str, typer.Option(help="Policies, comma-separated; 'ema+sink:16' pins a block; see 'kvpager list policies'.")
+    ] = "blend",
     capacity: Annotated[str, typer.Option(help="HBM sizes: shares of all KV (10%), bytes (8MiB) or units (500).")] = "10%",
     pool: Annotated[str, typer.Option(help="Who shares HBM: global, layer, equal.")] = "global",
     prefetch: Annotated[str | None, typer.Option(help="A prefetcher; see 'kvpager list prefetchers'.")] = None,
     selector: SelectorOption = "topp_mass",
     granularity: Annotated[str, typer.Option(help="What has residency of its own: head or layer.")] = "head",
-    dram: Annotated[str | None, typer.Option(help="Tier 2 as a share of all KV; without it, all misses come from tier 3.")] = None,
+    dram: Annotated[
+        str | None, typer.Option(help="Tier 2 as a share of all KV; without it, all misses come from tier 3.")
+    ] = None,
     clock: ClockOption = "layer",
     observe: ObserveOption = "read",
     seed: Seed = 0,
@@ -225,7 +234,9 @@ def replay(
     sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in _split(capacity)]
     share = 0.0 if dram is None else parse_share(dram, whole_bytes=stream.recording.kv_bytes)
     cases = [
-        Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=granularity, seed=seed) for size in sizes for name in names
+        Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=granularity, seed=seed)
+        for size in sizes
+        for name in names
     ]
     with _stage("replay") as bar:
         rows = sweep(source, cases, jobs=jobs, progress=bar)
@@ -262,7 +273,9 @@ def _size(text: str, units: int, kv_bytes: int) -> float:
 def ladder(
     trace: Trace,
     hbm: Annotated[str, typer.Option(help="HBM in front, as a share of all KV or in bytes.")] = "0.0684",
-    subsets: Annotated[bool, typer.Option("--subsets", help="Also all 16 subsets of the factors, Shapley shares, leave-one-out.")] = False,
+    subsets: Annotated[
+        bool, typer.Option("--subsets", help="Also all 16 subsets of the factors, Shapley shares, leave-one-out.")
+    ] = False,
     selector: SelectorOption = "topp_mass",
     clock: ClockOption = "layer",
     observe: ObserveOption = "read",
@@ -278,7 +291,14 @@ def ladder(
     source = Source(trace, selector, clock, observe)
     recording = load_stream(source).recording
     with _stage("ladder") as bar:
-        rungs = run(source, hbm_fraction=parse_share(hbm, whole_bytes=recording.kv_bytes), subsets=subsets, seed=seed, jobs=jobs, progress=bar)
+        rungs = run(
+            source,
+            hbm_fraction=parse_share(hbm, whole_bytes=recording.kv_bytes),
+            subsets=subsets,
+            seed=seed,
+            jobs=jobs,
+            progress=bar,
+        )
     document = {
         **provenance("kvpager ladder", seed),
         "trace": describe_recording(recording, trace),
@@ -307,13 +327,15 @@ def report(
     try:
         document = orjson.loads(run.read_bytes())
     except OSError as error:
-        raise BadInput(f"run {str(run)!r} cannot be read ({error.strerror}): give a file from 'kvpager demo' or 'ladder --json'") from error
+        raise BadInput(
+            f"run {str(run)!r} cannot be read ({error.strerror}): give a file from 'kvpager demo' or 'ladder --json'"
+        ) from error
     except orjson.JSONDecodeError as error:
         raise BadInput(f"run {str(run)!r} is not JSON ({error}): give a file from 'kvpager demo' or 'ladder --json'") from error
-    print(write_report(document, out))
+    typer.echo(write_report(document, out))
     if png is not None:
         for path in write_pngs(document, png):
-            print(path)
+            typer.echo(path)
 
 
 @app.command("list", epilog="Example: kvpager list policies")
@@ -344,4 +366,4 @@ def list_(
         return
     width = max(map(len, entries))
     for name, text in entries.items():
-        print(f"{name:<{width}}  {text}")
+        typer.echo(f"{name:<{width}}  {text}")

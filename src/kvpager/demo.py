@@ -18,7 +18,7 @@ from kvpager.traces.attention import read_recording
 from kvpager.traces.provenance import this_machine, versions_of
 from kvpager.traces.recording import Recording
 
-__all__ = ["FULL", "QUICK", "Scale", "bounds_of", "demo", "describe_recording", "study"]
+__all__ = ["FULL", "QUICK", "Scale", "bounds_of", "demo", "describe_recording", "provenance", "study"]
 
 Progress = Callable[[int, int], None]
 Stage = Callable[[str], AbstractContextManager[Progress]]

@@ -75,7 +75,14 @@ class Pager:
     """
 
     def __init__(
-        self, table: UnitTable, budget: Budget, policy: Policy, prefetcher: Prefetcher | None = None, *, pool: str = "global", seed: int = 0
+        self,
+        table: UnitTable,
+        budget: Budget,
+        policy: Policy,
+        prefetcher: Prefetcher | None = None,
+        *,
+        pool: str = "global",
+        seed: int = 0,
     ) -> None:
         self.table, self.budget, self.policy, self.prefetcher, self.seed = table, budget, policy, prefetcher, seed
         self.pools = Pools(table, pool, (budget.payload_bytes[PINNED] + budget.payload_bytes[HBM]) // table.unit_bytes)
@@ -102,13 +109,9 @@ class Pager:
         """Those of `units` that exist, are not in HBM and not on their way there."""
         return units[(self._where[units] > HBM) & ~self._flying[units]]
 
-    def pinned(self, units: Ids) -> int:
-        """How many of `units` stand in tier 0."""
-        return int(np.count_nonzero(self._where[units] == PINNED))
-
-    def used_units(self) -> int:
-        """Units that count against HBM's payload: resident, pinned, open and in flight."""
-        return int(self.pools.used.sum())
+    def pinned(self) -> int:
+        """How many units stand in tier 0."""
+        return int(np.count_nonzero(self._where == PINNED))
 
     # ── the tick ─────────────────────────────────────────────────────────────────────────────────
 
@@ -246,6 +249,8 @@ class Pager:
 
         Parameters
         ----------
+        tick : Tick
+            Now, after its last `place`.
         ahead : int32
             Units that may be asked for next: those of the next layer, or of all layers at a step's end.
         """
@@ -344,8 +349,7 @@ class Pager:
         """Keys of `units`, the first `resident` of which are resident and get the keep bonus."""
         keys = self.policy.keep_key(tick, units)
         if self.policy.keep_bonus:
-            keys = keys.copy()
-            keys[:resident] += self.policy.keep_bonus
+            keys = np.concatenate([keys[:resident] + self.policy.keep_bonus, keys[resident:]])
         return keys
 
     def _make_room(self, tick: Tick, units: Ids) -> tuple[Move, ...]:

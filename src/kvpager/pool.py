@@ -43,11 +43,12 @@ def best(keys: NDArray[np.float64], units: Ids, count: int, seed: int, step: int
     """
     n = len(keys)
     if n <= count:
-        return keys > -np.inf
+        wanted: NDArray[np.bool_] = keys > -np.inf
+        return wanted
     if count <= 0:
         return np.zeros(n, np.bool_)
     cut = np.partition(keys, n - count)[n - count]
-    stay = keys > cut
+    stay: NDArray[np.bool_] = keys > cut
     open_places = count - int(np.count_nonzero(stay))
     if cut > -np.inf and open_places:
         tied = np.flatnonzero(keys == cut)

@@ -21,7 +21,7 @@ __all__ = ["PIN", "POLICIES", "Policy", "creation_step", "fill_new"]
 PIN = 1e12
 """Keys from here on are pins."""
 
-POLICIES: Registry[Callable[..., "Policy"]] = Registry("policies", "kvpager.policies")
+POLICIES: Registry[Callable[..., Policy]] = Registry("policies", "kvpager.policies")
 
 
 class Policy:
@@ -50,7 +50,7 @@ class Policy:
         raise NotImplementedError
 
     def set_future(self, units: Ids, ticks: NDArray[np.int64], asks: Ids) -> None:
-        """Take the whole demand, in time order; called only if `needs` holds ``"future"``.
+        """Take the whole demand, in time order; called after `reset`, and only if `needs` holds ``"future"``.
 
         Parameters
         ----------
@@ -94,5 +94,6 @@ def creation_step(table: UnitTable, tick: Tick, units: Ids) -> NDArray[np.float6
     Blocks that a prefill creates in one call were written in token order: a block that lies k blocks
     before the newest of its batch is taken as created k steps earlier.
     """
-    first = table.first_token[units]
-    return tick.step - (first.max(initial=0) - first) / table.block_size
+    first = table.first_token[units].astype(np.float64)
+    age: NDArray[np.float64] = (first.max(initial=0) - first) / table.block_size
+    return tick.step - age

@@ -114,13 +114,16 @@ def normalise(scores: NDArray[np.float64], how: str) -> NDArray[np.float64]:
     -------
     float64 [heads, blocks]
     """
+    blocks = scores.shape[1]
+    scaled: NDArray[np.float64]
     if how == "raw":
-        return scores
-    if how == "rank":
-        below = np.stack([np.searchsorted(np.sort(row), row) for row in scores])
-        return below / max(scores.shape[1] - 1, 1)
-    if how == "max":
-        return scores / np.maximum(scores.max(axis=1, keepdims=True, initial=0), 1e-30)
-    if how == "uniform":
-        return np.minimum(1.0, scores * scores.shape[1] / 32)
-    raise BadInput(f"unknown normalisation {how!r}: choose among {', '.join(NORMALISERS)}")
+        scaled = scores
+    elif how == "rank":
+        scaled = np.stack([np.searchsorted(np.sort(row), row) for row in scores]) / max(blocks - 1, 1)
+    elif how == "max":
+        scaled = scores / np.maximum(scores.max(axis=1, keepdims=True, initial=0), 1e-30)
+    elif how == "uniform":
+        scaled = np.minimum(1.0, scores * blocks / 32)
+    else:
+        raise BadInput(f"unknown normalisation {how!r}: choose among {', '.join(NORMALISERS)}")
+    return scaled

@@ -28,7 +28,10 @@ class SinkRecent(Policy):
     """
 
     sink_tokens: int = 16
-    pinned_from: float = PIN / 2
+
+    def __post_init__(self) -> None:
+        """Pins stand in tier 0."""
+        self.pinned_from = PIN / 2
 
     def reset(self, table: UnitTable, seed: int) -> None:
         self._table = table

@@ -12,7 +12,7 @@ from kvpager.registry import Registry
 
 __all__ = ["PREFETCHERS", "Prefetcher"]
 
-PREFETCHERS: Registry[Callable[..., "Prefetcher"]] = Registry("prefetchers", "kvpager.prefetch")
+PREFETCHERS: Registry[Callable[..., Prefetcher]] = Registry("prefetchers", "kvpager.prefetch")
 
 
 class Prefetcher:

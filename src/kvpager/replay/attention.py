@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.core import ALL_LAYERS, DRAM, HBM, NVME, STAGE, Budget, Demand, Grant, Move, Tick, UnitTable
+from kvpager.core import ALL_LAYERS, DRAM, HBM, NVME, Budget, Demand, Grant, Move, Tick, UnitTable
 from kvpager.errors import BadInput, CapacityError
 from kvpager.pager import Pager
 from kvpager.policies.base import Policy
@@ -43,7 +43,9 @@ def capacity_units(stream: Stream, hbm_fraction: float, pool: str) -> int:
         If the share is out of range or a pool could not hold its open unit and one more.
     """
     if not 0 < hbm_fraction <= 1:
-        raise CapacityError(f"an HBM size of {100 * hbm_fraction:g} % of all KV is impossible: give a share above 0 and at most 100 %")
+        raise CapacityError(
+            f"an HBM size of {100 * hbm_fraction:g} % of all KV is impossible: give a share above 0 and at most 100 %"
+        )
     layers = len(stream.recording.header.layers)
     pools = {"global": 1, "layer": layers, "equal": layers * stream.heads_per_layer}.get(pool)
     if pools is None:
@@ -52,8 +54,8 @@ def capacity_units(stream: Stream, hbm_fraction: float, pool: str) -> int:
     least = layers * stream.heads_per_layer // pools + 1
     if share < least:
         raise CapacityError(
-            f"an HBM size of {100 * hbm_fraction:g} % gives each {pool} pool {share} units, but it needs {least} for its open units "
-            f"and one more: give at least {100 * least * pools / stream.units:.3g} %"
+            f"an HBM size of {100 * hbm_fraction:g} % gives each {pool} pool {share} units, but it needs {least} for its open "
+            f"units and one more: give at least {100 * least * pools / stream.units:.3g} %"
         )
     return share * pools
 
@@ -127,7 +129,9 @@ class Replay:
         self.stream, self.policy, self.prefetcher, self.check = stream, policy, prefetcher, check
         self.warmup = warmup_steps(stream.recording.steps) if warmup is None else warmup
         layers = len(header.layers)
-        self.table = UnitTable(layers, header.num_kv_heads, header.block_size, stream.recording.head_block_bytes, stream.setting.granularity)
+        self.table = UnitTable(
+            layers, header.num_kv_heads, header.block_size, stream.recording.head_block_bytes, stream.setting.granularity
+        )
         self.table.reserve(stream.units)
         size = self.table.unit_bytes
         whole_step = stream.setting.clock == "step"
@@ -140,9 +144,9 @@ class Replay:
             prefetch_bytes_per_tick=per_step / calls,
         )
         self.budget = budget
-        if policy.needs & {"future"}:
-            policy.set_future(*self._future())
         self.pager = Pager(self.table, budget, policy, prefetcher, pool=pool, seed=seed)
+        if "future" in policy.needs:
+            policy.set_future(*self._future())
         self.tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
         self.counts = Counts(mass=np.zeros(layers * header.num_kv_heads))
 
@@ -259,7 +263,8 @@ class Replay:
         mass = recording.mass[tick.step, layers, :, :blocks].astype(np.float32)
         resident = self.pager.resident(table.of_layer(tick.layer)[: blocks * mass.shape[0] * table.heads_per_layer])
         by_head = resident.reshape(blocks, mass.shape[0], table.heads_per_layer).transpose(1, 2, 0)
-        return (mass * by_head).sum(axis=2, dtype=np.float64)
+        held: NDArray[np.float64] = (mass * by_head).sum(axis=2, dtype=np.float64)
+        return held
 
     def _count(self, ask: Ask, grant: Grant, mass: NDArray[np.float64]) -> None:
         counts, tier = self.counts, grant.tier
@@ -285,7 +290,9 @@ class Replay:
         last = tick.layer in (ALL_LAYERS, self.table.num_layers - 1)
         if self.prefetcher is None or (self.prefetcher.when == "step" and not last):
             return
-        ahead = ALL_LAYERS if self.prefetcher.when == "step" or tick.layer == ALL_LAYERS else (tick.layer + 1) % self.table.num_layers
+        ahead = (
+            ALL_LAYERS if self.prefetcher.when == "step" or tick.layer == ALL_LAYERS else (tick.layer + 1) % self.table.num_layers
+        )
         moves = self.pager.prefetch(tick, self.table.of_layer(ahead))
         self._submit(moves)
         if tick.step >= self.warmup:

@@ -87,7 +87,9 @@ def interval_bound(stream: Stream, units: int, pool: str, warmup: int, *, sink_t
         In [0, 1]; valid for any number of rounds, tighter with more.
     """
     header = stream.recording.header
-    table = UnitTable(len(header.layers), header.num_kv_heads, header.block_size, stream.recording.head_block_bytes, stream.setting.granularity)
+    table = UnitTable(
+        len(header.layers), header.num_kv_heads, header.block_size, stream.recording.head_block_bytes, stream.setting.granularity
+    )
     sequence = table.new_sequence()
     table.open_many(sequence, stream.recording.blocks)
     pools = Pools(table, pool, units)
@@ -97,7 +99,7 @@ def interval_bound(stream: Stream, units: int, pool: str, warmup: int, *, sink_t
     room, base, pinned = _room(stream, table, pools, sink_tokens)
     is_pinned = pinned[unit]
     base_hits = float(worth[is_pinned].sum())
-    begin, end, worth, pool_of = (values[~is_pinned] for values in (begin, end, worth, pool_of))
+    begin, end, worth, pool_of = begin[~is_pinned], end[~is_pinned], worth[~is_pinned], pool_of[~is_pinned]
     bound = base_hits + _packing_bound(begin + pool_of * base, end + pool_of * base, worth, room, rounds)
     return min(1.0, bound / max(accesses, 1))
 
@@ -118,8 +120,10 @@ def _intervals(
 
 
 def _birth(stream: Stream, pools: Pools) -> NDArray[np.int64]:
-    """Slot from which a unit competes: 0 after the prefill, else that of the first placement in its pool
-    after its backup is acknowledged, one tick after its block was sealed at a step's start.
+    """Slot from which a unit competes for room.
+
+    0 if the prefill wrote it, else the first placement in its pool after its backup was acknowledged,
+    which is one tick after its block was sealed at a step's start.
     """
     recording = stream.recording
     header = recording.header

@@ -128,25 +128,27 @@ def ladder(
     places = [(size, pool) for pool in pools for size in sorted({hbm_fraction, *sizes})]
     cases = [rung_case(factors, size, pool, seed=seed) for size, pool in places for _, _, factors in RUNGS]
     front = [(hbm_fraction, pool) for pool in pools]
-    cases += [Case(hbm_fraction=size, pool=pool, seed=seed, **changes) for size, pool in front for _, changes in REFERENCES]  # type: ignore[arg-type]
+    cases += [Case(hbm_fraction=size, pool=pool, seed=seed, **changes) for size, pool in front for _, changes in REFERENCES]
     groups = [frozenset(group) for k in range(len(FACTORS) + 1) for group in combinations(FACTORS, k)] if subsets else []
     cases += [rung_case(tuple(group), size, pool, seed=seed, bound=False) for size, pool in front for group in groups]
     rows = iter(sweep(source, cases, jobs=jobs, progress=progress))
-    rungs = {
-        place: [{"name": name, "label": label} | next(rows) for name, label, _ in RUNGS] for place in places
-    }
+    rungs = {place: [{"name": name, "label": label} | next(rows) for name, label, _ in RUNGS] for place in places}
     references = [{"label": label} | next(rows) for _ in front for label, _ in REFERENCES]
     document: dict[str, Any] = {
         "hbm_fraction": hbm_fraction,
         "pool": pools[0],
         "rungs": rungs[hbm_fraction, pools[0]],
         "others": [
-            {"hbm_fraction": size, "pool": pool, "rungs": rungs[size, pool]} for size, pool in places if (size, pool) != (hbm_fraction, pools[0])
+            {"hbm_fraction": size, "pool": pool, "rungs": rungs[size, pool]}
+            for size, pool in places
+            if (size, pool) != (hbm_fraction, pools[0])
         ],
         "references": references,
     }
     if subsets:
-        document["subsets"] = [_subsets(hbm_fraction, pool, {group: next(rows)["block_hit_ratio"] for group in groups}) for pool in pools]
+        document["subsets"] = [
+            _subsets(hbm_fraction, pool, {group: next(rows)["block_hit_ratio"] for group in groups}) for pool in pools
+        ]
     return document
 
 

@@ -182,8 +182,7 @@ def _pinned_share(replay: Replay) -> float:
     """Share of HBM's units that the policy pins at the end."""
     if not np.isfinite(replay.policy.pinned_from):
         return 0.0
-    units = np.arange(replay.table.size, dtype=np.int32)
-    return replay.pager.pinned(units) / int(replay.pager.pools.capacity.sum())
+    return replay.pager.pinned() / int(replay.pager.pools.capacity.sum())
 
 
 @lru_cache(maxsize=64)
@@ -193,7 +192,9 @@ def _belady(stream: Stream, units: int, pool: str, pins: tuple[str, ...], seed: 
     return counts.hits / max(counts.accesses, 1)
 
 
-_interval = lru_cache(maxsize=64)(lambda stream, units, pool, warmup, sink: interval_bound(stream, units, pool, warmup, sink_tokens=sink))
+_interval = lru_cache(maxsize=64)(
+    lambda stream, units, pool, warmup, sink: interval_bound(stream, units, pool, warmup, sink_tokens=sink)
+)
 _oracle = lru_cache(maxsize=64)(top_mass_oracle)
 
 

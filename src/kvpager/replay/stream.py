@@ -108,7 +108,9 @@ def make_stream(recording: Recording, selector: Selector, setting: Setting | Non
         if value not in known:
             raise BadInput(f"unknown {name} {value!r}: choose {' or '.join(known)}")
     if not selector.residency_free:
-        raise BadInput(f"selector {selector!r} looks at residency, so its demand cannot be fixed beforehand: choose another for replay")
+        raise BadInput(
+            f"selector {selector!r} looks at residency, so its demand cannot be fixed beforehand: choose another for replay"
+        )
     masks = _masks(recording, selector)
     layers = len(recording.header.layers)
     per_layer = [[_ask(recording, setting, Tick(t, i), masks[t][i]) for i in range(layers)] for t in range(recording.steps)]
@@ -132,7 +134,9 @@ def _masks(recording: Recording, selector: Selector) -> list[list[NDArray[np.boo
         bound = None if recording.bound is None else recording.bound[step, :, :, :blocks].astype(np.float32)
         cosine = None
         if recording.query_cosine is not None:
-            cosine = recording.query_cosine[step].astype(np.float32).reshape(len(header.layers), header.num_kv_heads, -1).mean(axis=2)
+            cosine = (
+                recording.query_cosine[step].astype(np.float32).reshape(len(header.layers), header.num_kv_heads, -1).mean(axis=2)
+            )
         row = []
         for i in range(len(header.layers)):
             before = np.zeros((header.num_kv_heads, blocks), np.bool_)
@@ -176,7 +180,7 @@ def _seen(recording: Recording, setting: Setting, tick: Tick, mass: NDArray[np.f
     if setting.granularity == "layer":
         whole = mass.astype(np.float32)
         mass = (whole.mean(axis=0) if setting.fold == "mean" else whole.max(axis=0))[None].astype(np.float16)
-        read = read.any(axis=0, keepdims=True)
+        read = np.any(read, axis=0, keepdims=True).reshape(1, -1)
     blocks, heads = np.nonzero(read.T)
     return Seen(tick, _ids(recording, setting, tick.layer, blocks, heads), mass[heads, blocks])
 

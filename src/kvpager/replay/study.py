@@ -51,7 +51,9 @@ def curves(
     return sweep(source, cases, jobs=jobs, progress=progress)
 
 
-def access_definitions(source: Source, *, hbm_fraction: float, policy: str = "ema", pool: str = "equal", seed: int = 0) -> list[dict[str, Any]]:
+def access_definitions(
+    source: Source, *, hbm_fraction: float, policy: str = "ema", pool: str = "equal", seed: int = 0
+) -> list[dict[str, Any]]:
     """Replay one policy at one size under each definition of access: the same recording, very different ratios.
 
     Returns

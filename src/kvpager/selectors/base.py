@@ -17,7 +17,7 @@ __all__ = ["SELECTORS", "Mask", "Selector", "View", "top_share"]
 
 Mask = NDArray[np.bool_]
 
-SELECTORS: Registry[Callable[..., "Selector"]] = Registry("selectors", "kvpager.selectors")
+SELECTORS: Registry[Callable[..., Selector]] = Registry("selectors", "kvpager.selectors")
 
 
 class View(NamedTuple):

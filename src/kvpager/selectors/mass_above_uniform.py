@@ -30,4 +30,5 @@ class MassAboveUniform:
         """Compare with uniform attention over the complete blocks and the open one."""
         if view.mass is None:
             raise BadInput("mass_above_uniform needs the mass of unread blocks: use it on a recording, or choose key_bound")
-        return view.mass > 1 / (view.mass.shape[1] + 1)
+        above: Mask = view.mass > 1 / (view.mass.shape[1] + 1)
+        return above

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from kvpager.errors import BadInput
 from kvpager.selectors.base import SELECTORS, Mask, View, top_share
 

@@ -10,7 +10,7 @@ from kvpager.registry import Registry
 
 __all__ = ["TIERS", "Tier"]
 
-TIERS: Registry[Callable[..., "Tier"]] = Registry("tiers", "kvpager.tiers")
+TIERS: Registry[Callable[..., Tier]] = Registry("tiers", "kvpager.tiers")
 
 
 class Tier(Protocol):

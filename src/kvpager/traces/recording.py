@@ -86,12 +86,12 @@ class Recording:
     @property
     def steps(self) -> int:
         """Recorded decode steps."""
-        return self.mass.shape[0]
+        return int(self.mass.shape[0])
 
     @property
     def blocks(self) -> int:
         """Blocks that exist after the last step, the open one included."""
-        return self.mass.shape[3]
+        return int(self.mass.shape[3])
 
     @property
     def kv_bytes(self) -> int:

@@ -46,4 +46,5 @@ class Aggregated(Wrapper):
         groups, where = np.unique(units // width, return_inverse=True)
         members = (groups[:, None] * width + np.arange(width)).astype(np.int32)
         keys = self.policy.keep_key(tick, members.ravel()).reshape(members.shape)
-        return (keys.max(axis=1) if self.how == "max" else keys.mean(axis=1))[where]
+        whole: NDArray[np.float64] = keys.max(axis=1) if self.how == "max" else keys.mean(axis=1)
+        return whole[where]

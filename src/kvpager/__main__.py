@@ -1,5 +1,0 @@
-"""``python -m kvpager``."""
-
-from kvpager.cli import main
-
-main()

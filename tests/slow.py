@@ -1,0 +1,261 @@
+"""The slow, obvious replay: Python sets, full histories, every key recomputed from scratch.
+
+It is written from the design's words, not from the fast code, and shares nothing with it but the
+stream's demand. Sizes must be small.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+MASK = (1 << 64) - 1
+
+
+def slow_hash(unit: int, seed: int, step: int) -> int:
+    """splitmix64 in plain integers."""
+    x = (unit + seed * 0x9E3779B97F4A7C15 + step * 0xD1B54A32D192ED03) & MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+@dataclass
+class History:
+    """All that a causal policy may know of one unit."""
+
+    layer: int
+    head: int
+    block: int
+    created_step: float
+    created_layer: int
+    sealed_at: tuple[int, int]
+    asked: list[tuple[int, int]] = field(default_factory=list)  # ticks
+    seen: dict[int, float] = field(default_factory=dict)  # step → mass, float16
+
+
+@dataclass
+class World:
+    """What every reference key may look at."""
+
+    units: dict[int, History]
+    layers: int
+    heads: int
+    block_size: int
+    seed: int
+    sealed: set[int]
+    ticked: list[tuple[int, int]]  # ticks whose masses were observed, in order
+    asked_ticks: list[tuple[int, int]]
+
+
+def own_ticks(world, unit, ticks):
+    """Ticks of the unit's layer (or of all layers at once), in order."""
+    return [t for t in ticks if t[1] in (world.units[unit].layer, -1)]
+
+
+def mass_ema(world, unit, alpha):
+    """First mass whole, then one update or decay at each own tick."""
+    history, score = world.units[unit], None
+    for step, _ in own_ticks(world, unit, world.ticked):
+        if step in history.seen:
+            score = history.seen[step] if score is None else alpha * history.seen[step] + (1 - alpha) * score
+        elif score is not None:
+            score *= 1 - alpha
+    return score or 0.0
+
+
+def access_ema(world, unit, alpha):
+    """1 while open; then one update or decay at each own tick."""
+    history = world.units[unit]
+    score = 1.0 if history.created_step >= 0 else 0.0
+    for tick in own_ticks(world, unit, world.asked_ticks):
+        if tick < history.sealed_at:
+            score = 1.0
+        else:
+            score = (1 - alpha) * score + (alpha if tick in history.asked else 0)
+    return score
+
+
+def last_touch(world, unit):
+    """Time of the last access or of creation, in steps."""
+    history = world.units[unit]
+    created = history.created_step + max(history.created_layer, 0) / world.layers
+    return max([created, *(step + max(layer, 0) / world.layers for step, layer in history.asked)])
+
+
+def placement(world, unit, now, ranked):
+    """0.25 R + 0.55 E + 0.20 N."""
+    history = world.units[unit]
+    last = max([history.created_step, *(step for step, _ in history.asked)])
+    score = mass_ema(world, unit, 0.2)
+    if ranked:
+        past = own_ticks(world, unit, world.ticked)[-1]  # ranks stand as of the layer's last tick
+        peers = [
+            u
+            for u, h in world.units.items()
+            if (h.layer, h.head) == (history.layer, history.head) and (h.created_step, h.created_layer) <= past
+        ]
+        below = sum(mass_ema(world, peer, 0.2) < score for peer in peers)
+        score = below / max(len(peers) - 1, 1)
+    return 0.25 * 2 ** ((last - now[0]) / 128) + 0.55 * score + 0.20 * (history.block * world.block_size < 100)
+
+
+KEYS = {
+    "lru": lambda world, unit, now: last_touch(world, unit),
+    "lfu": lambda world, unit, now: 1 + len(world.units[unit].asked),
+    "ema": lambda world, unit, now: mass_ema(world, unit, 0.2),
+    "last-step": lambda world, unit, now: mass_ema(world, unit, 1.0),
+    "access-ema": lambda world, unit, now: access_ema(world, unit, 0.1),
+    "blend": lambda world, unit, now: access_ema(world, unit, 0.1) + 10 * mass_ema(world, unit, 0.2),
+    "placement": lambda world, unit, now: placement(world, unit, now, ranked=False),
+    "placement-rank": lambda world, unit, now: placement(world, unit, now, ranked=True),
+    "random": lambda world, unit, now: float(slow_hash(unit, world.seed + 1, now[0] * world.layers + now[1])),
+    "sink-recent": lambda world, unit, now: (
+        1e12 - world.units[unit].block * world.block_size
+        if world.units[unit].block * world.block_size < 16
+        else world.units[unit].block * world.block_size
+    ),
+}
+KEYS["placement-cuts"] = lambda world, unit, now: key if (key := placement(world, unit, now, ranked=False)) >= 0.3 else -math.inf
+KEYS["placement-rank-cuts"] = lambda world, unit, now: (
+    key if (key := placement(world, unit, now, ranked=True)) >= 0.3 else -math.inf
+)
+BONUS = defaultdict(float, blend=0.05)
+
+
+def with_belady(stream, warmup):
+    """Key by the next counted use strictly after now; the whole future is in `stream`."""
+    uses = defaultdict(list)
+    for serial, ask in enumerate(stream.asks):
+        for unit in ask.units.tolist():
+            if ask.tick.step >= warmup:
+                uses[unit].append(serial)
+    serial_of = {tuple(ask.tick): serial for serial, ask in enumerate(stream.asks)}
+
+    def key(world, unit, now):
+        after = serial_of[world.asked_ticks[-1]] if world.asked_ticks else -1
+        later = [use for use in uses[unit] if use > after]
+        return -float(later[0]) if later else -1e18
+
+    return key
+
+
+class SlowReplay:
+    """Replays a stream over one policy's reference key.
+
+    Attributes
+    ----------
+    log : list of (tick, hits, kept)
+        The hits judged at each tick, and what was resident after it.
+    """
+
+    def __init__(self, stream, name, capacity, pool, seed=0, warmup=0, sink_tokens=0):
+        header = stream.recording.header
+        self.stream, self.seed, self.pool = stream, seed, pool
+        self.layers, self.heads = len(header.layers), stream.heads_per_layer
+        self.world = World({}, self.layers, self.heads, header.block_size, seed, set(), [], [])
+        base = with_belady(stream, warmup) if name == "belady" else KEYS[name]
+        self.bonus = BONUS[name]
+
+        def key(world, unit, now):
+            first = world.units[unit].block * world.block_size
+            return 1e12 - first if first < sink_tokens else base(world, unit, now)
+
+        self.key = key
+        pools = {"global": 1, "layer": self.layers, "equal": self.layers * self.heads}[pool]
+        self.capacity = capacity // pools
+        self.resident: set[int] = set()
+        self.held: set[int] = set()  # open, or sealed but not yet acknowledged
+        self.unacknowledged: set[int] = set()
+        self.log: list[tuple] = []
+
+    def pool_of(self, unit):
+        history = self.world.units[unit]
+        return {"global": 0, "layer": history.layer, "equal": (history.layer, history.head)}[self.pool]
+
+    def create(self, layer, block, step, created_layer, sealed):
+        for head in range(self.heads):
+            unit = (block * self.layers + layer) * self.heads + head
+            sealed_at = (-(10**9), 0) if sealed else (10**9, 0)
+            self.world.units[unit] = History(layer, head, block, step, created_layer, sealed_at)
+            if sealed:
+                self.world.sealed.add(unit)
+            yield unit
+
+    def choose(self, now, pool, incoming, room):
+        """Keep the best `room` of evictable residents and incoming; ties by hash."""
+        evictable = [u for u in self.resident if self.pool_of(u) == pool and u not in self.held]
+        ranked = []
+        for unit in evictable + incoming:
+            key = self.key(self.world, unit, now) + (self.bonus if unit in self.resident else 0)
+            if key > -math.inf:
+                ranked.append((-key, slow_hash(unit, self.seed, now[0]), unit))
+        keep = {unit for *_, unit in sorted(ranked)[: max(room, 0)]}
+        self.resident -= set(evictable) - keep
+        self.resident |= keep & set(incoming)
+
+    def place(self, now, staged):
+        if not staged:
+            return
+        touched = {self.pool_of(u) for u in self.world.units if now[1] in (self.world.units[u].layer, -1)}
+        for pool in touched:
+            held = sum(self.pool_of(u) == pool for u in self.held & self.resident)
+            self.choose(now, pool, [u for u in staged if self.pool_of(u) == pool], self.capacity - held)
+
+    def hold_open(self, now, units):
+        """Open units enter HBM; the worst residents make room."""
+        for pool in {self.pool_of(u) for u in units}:
+            mine = [u for u in units if self.pool_of(u) == pool]
+            full = sum(self.pool_of(u) == pool for u in self.resident)
+            held = sum(self.pool_of(u) == pool for u in self.held & self.resident)
+            if full + len(mine) > self.capacity:
+                self.choose(now, pool, [], self.capacity - held - len(mine))
+        self.resident |= set(units)
+        self.held |= set(units)
+
+    def observe(self, seen):
+        self.world.ticked.append(tuple(seen.tick))
+        for unit, mass in zip(seen.units.tolist(), seen.mass.tolist(), strict=True):
+            self.world.units[unit].seen[seen.tick.step] = mass
+
+    def run(self):
+        header = self.stream.recording.header
+        size = header.block_size
+        complete, rest = divmod(header.context_tokens, size)
+        for seen in self.stream.prefill:
+            layers = range(self.layers) if seen.tick.layer < 0 else [seen.tick.layer]
+            staged = []
+            for layer in layers:
+                for block in range(complete):
+                    staged += self.create(layer, block, -1 - (complete - 1 - block), seen.tick.layer, sealed=True)
+            if rest:
+                opened = [u for layer in layers for u in self.create(layer, complete, -1, seen.tick.layer, sealed=False)]
+                self.hold_open(tuple(seen.tick), opened)
+            self.observe(seen)
+            self.place(tuple(seen.tick), staged)
+        for ask in self.stream.asks:
+            self.tick(ask, header.context_tokens + ask.tick.step, size)
+        return self.log
+
+    def tick(self, ask, position, size):
+        now = tuple(ask.tick)
+        self.held -= self.unacknowledged  # acknowledged at this tick's start
+        self.unacknowledged = set()
+        if position % size == 0:
+            block = position // size
+            if now[1] <= 0 and block:
+                full = [u for u, h in self.world.units.items() if h.block == block - 1 and u not in self.world.sealed]
+                for unit in full:
+                    self.world.units[unit].sealed_at = now
+                self.world.sealed |= set(full)
+                self.unacknowledged = set(full)
+            layers = range(self.layers) if now[1] < 0 else [now[1]]
+            opened = [u for layer in layers for u in self.create(layer, block, now[0], now[1], sealed=False)]
+            self.hold_open(now, opened)
+        asked = ask.units.tolist()
+        hits = [u for u in asked if u in self.resident]
+        self.world.asked_ticks.append(now)
+        for unit in asked:
+            self.world.units[unit].asked.append(now)
+        self.observe(ask.seen)
+        self.place(now, [u for u in asked if u not in hits])
+        self.log.append((now, sorted(hits), sorted(self.resident)))
