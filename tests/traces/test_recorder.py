@@ -178,7 +178,7 @@ def test_refuses_a_target_without_directory_before_the_prefill(tmp_path, decoder
 
 
 def chunks(array):
-    return sorted(file for file in (array / "c").rglob("*") if file.is_file())
+    return sorted(array.glob("c.*"))
 
 
 def plant_nan(store):

@@ -123,6 +123,7 @@ class AttentionWriter:
         return self._group.create_array(
             name, shape=shape, chunks=chunks, dtype="float16", fill_value=np.nan,
             compressors=[ZstdCodec(level=1), Crc32cCodec()], config={"write_empty_chunks": True},
+            chunk_key_encoding={"name": "default", "separator": "."},
         )  # fmt: skip
 
     def _flush(self) -> None:
@@ -131,9 +132,8 @@ class AttentionWriter:
             for name, rows in self._buffer.items():
                 array = _member(self._group, name)
                 array[first:after] = rows[: self._pending]
-                file = self.path / name / _chunk_key(array, first // CHUNK_STEPS)
-                for part in (file, *[folder for folder in file.parents if folder.is_relative_to(self.path)]):
-                    _sync(part)
+                _sync(self.path / name / _chunk_key(array, first // CHUNK_STEPS))
+                _sync(self.path / name)
             self._set_done(after)
         self.steps_done, self._pending = after, 0
 
