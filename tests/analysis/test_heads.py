@@ -32,6 +32,11 @@ def test_kinds_of_query_heads():
     assert sum(row["share"] for row in got["q_heads"]["kinds"].values()) == pytest.approx(1)
 
 
+def test_anchor_goes_before_recency_where_the_zones_overlap():
+    got = classify(recording_of((0, 0.125, 0.75, 0.875, 0.5), SPREAD, context_tokens=128))
+    assert got["by_layer"] == [["anchor", "other"]]
+
+
 def test_setting_the_sink_aside_turns_anchors_into_what_they_are():
     got = classify(recording_of(ANCHOR, RECENCY, SPREAD, BOTH))
     assert got["by_layer_without_sink"] == [["other", "recency", "other", "recency"]]

@@ -17,6 +17,11 @@ LABELS = ("LRU", "+ sink pin (100 tokens)", "+ EMA α 0.2", "+ per KV head", "+ 
 SIZES = (0.01, 0.02, 0.054, 0.0684, 0.1, 0.25, 0.5)
 LIMITS = {"lru": 0.75, "lfu": 0.9, "ema": 0.93, "blend": 0.96, "s3fifo": 0.85, "sink_recent": 0.7, "random": 0.5, "belady": 1.0}
 
+FACTORS = {
+    "shapley": {"sink": -0.021, "ema": 0.31, "per_head": 0.042, "prefetch": 0.0},
+    "leave_one_out": {"sink": -0.034, "ema": 0.42, "per_head": 0.05, "prefetch": -0.002},
+}
+
 DEFINITIONS = {
     "every block (dense)": ("every block", 0.068),
     "position, any head": ("a position that any head's set holds", 0.07),
@@ -86,7 +91,13 @@ def whole_ladder():
     ]
     hits = {"lfu": 0.46, "random": 0.07, "blend": 0.5, "belady": 0.55}
     references = [row(policy, policy, "global", 0.0684, h, 0.8, 0.55) for policy, h in hits.items()]
-    return {**ladder("global", 0.0684), "others": [*others, ladder("equal", 0.0684)], "references": references}
+    subsets = [{"hbm_fraction": 0.0684, "pool": pool, **FACTORS} for pool in ("global", "equal")]
+    return {
+        **ladder("global", 0.0684),
+        "subsets": subsets,
+        "others": [*others, ladder("equal", 0.0684)],
+        "references": references,
+    }
 
 
 def definitions():

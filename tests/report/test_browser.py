@@ -85,7 +85,7 @@ def test_page_is_whole(browser, report, width, theme):
     page, trouble = visit(browser, report, width, theme)
     wait_until_drawn(page, theme)
     assert trouble == []
-    assert page.locator(".chart").count() == 18
+    assert page.locator(".chart").count() == 20
     assert page.evaluate(UNDRAWN) == []
     assert page.evaluate(CUT) == []
     assert page.evaluate(OVERFLOW) <= 0

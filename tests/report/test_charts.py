@@ -28,7 +28,7 @@ def numbers(value):
 
 
 def test_the_issue_s_charts_are_there():
-    assert {"ladder", "curves", "locality", "heads", "heatmap", "definitions"} <= set(CHARTS)
+    assert {"ladder", "curves", "locality", "heads", "heatmap", "definitions", "factors"} <= set(CHARTS)
     assert len({CHARTS[name]().order for name in CHARTS}) == len(list(CHARTS))
 
 
@@ -82,6 +82,15 @@ def test_curves_have_a_panel_per_pool_and_metric(document):
     assert names == [f"{metric}-{pool}" for metric in ("block", "mass") for pool in ("global", "layer", "equal")]
     document["curves"] = [row for row in document["curves"] if row["pool"] == "equal"]
     assert len(CHARTS["curves"]().panels(document)) == 2
+
+
+def test_factors_need_all_subsets(document):
+    chart = CHARTS["factors"]()
+    assert chart.present(document)
+    assert chart.table(document).rows[0][2:] == ("sink pin", "−2.1", "−3.4", "+8.0")
+    del document["ladder"]["subsets"]
+    assert not chart.present(document)
+    assert not chart.present({})
 
 
 def test_definitions_are_ordered_and_span_is_said(document):

@@ -76,13 +76,22 @@ def test_every_chart_has_its_spec_and_alternative(page):
     specs = json.loads("".join(page.scripts["specs"]))
     places = [attributes["data-chart"] for _, attributes in page.tags if "data-chart" in attributes]
     assert sorted(places) == sorted(specs)
-    assert len(places) == 18
+    assert len(places) == 20
     assert all(len(spec["description"]) > 60 for spec in specs.values())
 
 
 def test_text_stays_text(page, written):
     assert "<script>alert" not in written
     assert any("<script>alert(1)</script> & argparse.py" in words for words in page.words)
+
+
+def test_a_name_cannot_close_the_script(document, tmp_path):
+    document["access_definitions"][0]["name"] = "</script><b>"
+    written = write_report({"access_definitions": document["access_definitions"]}, tmp_path / "r.html").read_text(
+        encoding="utf-8"
+    )
+    specs = json.loads("".join(Page(written).scripts["specs"]))
+    assert "</script><b>: 6.8 %" in [row["text"] for rows in specs["definitions-bars"]["datasets"].values() for row in rows]
 
 
 def test_every_row_of_every_table_has_a_label(written):
@@ -115,7 +124,7 @@ def test_is_small_and_the_same_each_time(written, example, tmp_path):
 def test_absent_sections_are_left_out(document, tmp_path):
     page = Page(write_report({"ladder": document["ladder"]}, tmp_path / "r.html").read_text(encoding="utf-8"))
     charts = {attributes["data-chart"] for _, attributes in page.tags if "data-chart" in attributes}
-    assert charts == {"ladder-global", "ladder-equal"}
+    assert charts == {"ladder-global", "ladder-equal", "factors-global", "factors-equal"}
 
 
 def test_refused_document_writes_nothing(tmp_path):

@@ -13,7 +13,17 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-__all__ = ["CLAIMS", "CONTRADICTED", "INCONCLUSIVE", "LADDER_RUNGS", "NOT_SETTLEABLE", "SUPPORTED", "closing_paragraph", "judge"]
+__all__ = [
+    "CLAIMS",
+    "CONTRADICTED",
+    "INCONCLUSIVE",
+    "LADDER_RUNGS",
+    "NOT_SETTLEABLE",
+    "SUPPORTED",
+    "closing_paragraph",
+    "judge",
+    "points",
+]
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_SETTLEABLE = "supported", "contradicted", "inconclusive", "not settleable here"
 
@@ -144,8 +154,10 @@ def _main_ladders(doc: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[st
             yield one["pool"], [rungs[name] for name in LADDER_RUNGS]
 
 
-def _points(gain: float) -> str:
-    return f"{100 * gain:+.1f}".replace("-", "−")
+def points(gain: float) -> str:
+    """Print a difference of ratios as signed percentage points: ``"+4.2"``, ``"−0.3"``, ``"±0.0"``."""
+    text = f"{100 * gain:+.1f}"
+    return "±0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
 def _ladder_values(doc: Mapping[str, Any]) -> Finding:
@@ -155,7 +167,7 @@ def _ladder_values(doc: Mapping[str, Any]) -> Finding:
         hits = [rung["block_hit_ratio"] for rung in rungs]
         beyond = sum(rung["bound"] < claim - 1e-9 for rung, claim in zip(rungs, stated, strict=True))
         figures = " / ".join(f"{100 * hit:.1f}" for hit in hits)
-        steps = " / ".join(_points(after - before) for before, after in pairwise(hits))
+        steps = " / ".join(points(after - before) for before, after in pairwise(hits))
         distances.append(max(abs(hit - claim) for hit, claim in zip(hits, stated, strict=True)))
         texts.append(
             f"{pool} pool: {figures} %, steps of {steps} points, {beyond} of the 5 stated values above their rung's bound"
@@ -172,7 +184,7 @@ def _rope_gain(doc: Mapping[str, Any]) -> Finding:
     gains = {pool: rungs[4]["block_hit_ratio"] - rungs[3]["block_hit_ratio"] for pool, rungs in _main_ladders(doc)}
     if not gains:
         raise _Absent("ladder with all five rungs")
-    text = ", ".join(f"{_points(gain)} points in the {pool} pool" for pool, gain in gains.items())
+    text = ", ".join(f"{points(gain)} points in the {pool} pool" for pool, gain in gains.items())
     outcome = _outcome(min(abs(gain - 0.04) for gain in gains.values()), _GAIN_TOLERANCE)
     return Finding(outcome, text, "simulated", text)
 

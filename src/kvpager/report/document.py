@@ -25,6 +25,7 @@ _REQUIRED: dict[str, tuple[str, ...]] = {
     "ladder.others[]": ("hbm_fraction", "pool", "rungs"),
     "ladder.others[].rungs[]": (*_ROW, "name", "bound"),
     "ladder.references[]": _ROW,
+    "ladder.subsets[]": ("hbm_fraction", "pool", "shapley", "leave_one_out"),
     "curves[]": _ROW,
     "access_definitions[]": ("name", "access", "value", "hbm_fraction", "pool", "policy"),
     "locality": ("evidence", "relative", "absolute", "by_layer", "blocks_needed", "coverage", "newest_10_percent", "first_4"),

@@ -117,7 +117,7 @@ def _charts(doc: Document) -> list[tuple[str, Any]]:
     from kvpager.report.charts.base import CHARTS
 
     charts = [(name, CHARTS[name]()) for name in CHARTS]
-    return sorted(((n, c) for n, c in charts if doc.get(c.needs)), key=lambda pair: pair[1].order)
+    return sorted(((n, c) for n, c in charts if c.present(doc)), key=lambda pair: pair[1].order)
 
 
 def _render(doc: Document) -> str:

@@ -92,6 +92,10 @@ class Chart:
     order: ClassVar[int]
     needs: ClassVar[str]
 
+    def present(self, doc: Document) -> bool:
+        """Return whether the document holds what the chart draws."""
+        return bool(doc.get(self.needs))
+
     def lead(self, doc: Document) -> str:
         """Return the paragraph that says what is to be seen and how to read it."""
         raise NotImplementedError

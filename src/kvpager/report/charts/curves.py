@@ -20,8 +20,6 @@ _METRICS = {
     "mass_hit_ratio": ("Attention mass hit", "per cent of attention mass"),
 }
 
-_TICKS = [0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0]
-
 
 @CHARTS.register("curves")
 class Curves(Chart):
@@ -92,12 +90,12 @@ def _panel(rows: list[dict[str, Any]], pool: str, metric: str, names: list[str])
     title, unit = _METRICS[metric]
     low, high = (pick(row["hbm_fraction"] for row in rows) for pick in (min, max))
     points = [{"policy": _name(row), "size": row["hbm_fraction"], "ratio": row[metric]} for row in rows]
-    legend = alt.Legend(**legend_below(alt.ExprRef("max(2, floor(width / 120))")), columnPadding=16)
+    legend = alt.Legend(**legend_below(2), columnPadding=16)
     chosen = alt.selection_point(fields=["policy"], bind="legend", name=f"chosen_{pool}_{metric}")
     x = alt.X(
         "size:Q",
         scale=alt.Scale(type="log", domain=[low, high], nice=False),
-        axis=alt.Axis(**axis_percent("share of the KV in HBM (log scale)", [t for t in _TICKS if low <= t <= high] or None)),
+        axis=alt.Axis(**axis_percent("share of the KV in HBM (log scale)", sorted({row["hbm_fraction"] for row in rows}))),
     )
     y = alt.Y("ratio:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(**axis_whole(unit)))
     base = alt.Chart(inline(points)).encode(

@@ -61,11 +61,8 @@ def axis_percent(title: str, values: list[float] | None = None) -> dict[str, Any
     return axis | ({"values": values} if values else {})
 
 
-def legend_below(columns: Any, **more: Any) -> dict[str, Any]:
-    """Return the keywords of a legend under the drawing, so that a phone's width is left to the data.
-
-    `columns` is a count or an expression of Vega.
-    """
+def legend_below(columns: int, **more: Any) -> dict[str, Any]:
+    """Return the keywords of a legend under the drawing, so that a phone's width is left to the data."""
     return {
         "orient": "bottom",
         "title": None,
