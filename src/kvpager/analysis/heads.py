@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kvpager.analysis.locality import evidence_of, special_mass
 from kvpager.traces.recording import SPECIALS, Recording
 
-__all__ = ["ANCHOR_CUT", "KINDS", "RECENCY_CUT", "classify", "wilson_interval"]
+__all__ = ["ANCHOR_CUT", "KINDS", "RECENCY_CUT", "classify", "kind_of", "set_sink_aside", "wilson_interval", "zones"]
 
 Floats = NDArray[np.float64]
 

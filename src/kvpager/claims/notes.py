@@ -20,6 +20,8 @@ __all__ = [
     "LADDER_RUNGS",
     "NOT_SETTLEABLE",
     "SUPPORTED",
+    "Claim",
+    "Finding",
     "closing_paragraph",
     "judge",
     "points",

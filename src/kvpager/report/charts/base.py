@@ -16,7 +16,7 @@ import altair as alt
 from kvpager.registry import Registry
 from kvpager.report.document import Document
 
-__all__ = ["CHARTS", "Chart", "Panel", "Table", "inline", "rounded"]
+__all__ = ["CHARTS", "Chart", "Panel", "Table", "inline", "rounded", "wrapped"]
 
 CHARTS: Registry[Callable[[], Chart]] = Registry("charts", "kvpager.report.charts")
 

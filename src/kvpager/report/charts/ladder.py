@@ -53,13 +53,13 @@ class Ladder(Chart):
             for rung in ladder["rungs"]:
                 figures = [percent(rung.get(key)) for key in ("block_hit_ratio", "mass_hit_ratio", "p5_head_mass", "bound")]
                 size = percent(ladder["hbm_fraction"], 2)
-                rows.append((ladder["pool"], size, label(rung), *figures, str(rung.get("bound_kind", "–")), _claim_text(rung)))
+                rows.append((ladder["pool"], size, _label(rung), *figures, str(rung.get("bound_kind", "–")), _claim_text(rung)))
                 evidence.append(rung["evidence"])
         head = ("pool", "HBM", "rung", "block hits", "mass hit", "p5 head mass", "bound", "bound kind", "note claims")
         return Table("Every pool and size; ratios in per cent of accesses or of mass", head, rows, evidence)
 
 
-def label(rung: dict[str, Any]) -> str:
+def _label(rung: dict[str, Any]) -> str:
     """Return the rung's name for people."""
     return str(rung.get("label") or LADDER_RUNGS.get(rung["name"], (rung["name"], 0.0))[0])
 
@@ -80,7 +80,7 @@ def _claim(rung: dict[str, Any]) -> float | None:
 
 def _in_words(rung: dict[str, Any]) -> str:
     figures = f"hits {percent(rung['block_hit_ratio'])}, bound {percent(rung['bound'])}, claim {_claim_text(rung)}"
-    return f"{label(rung)}: {figures}"
+    return f"{_label(rung)}: {figures}"
 
 
 def _claim_text(rung: dict[str, Any]) -> str:
@@ -91,9 +91,9 @@ def _panel(ladder: dict[str, Any]) -> Panel:
     rows = []
     for order, rung in enumerate(ladder["rungs"]):
         values = {_HIT: rung["block_hit_ratio"], _MASS: rung["mass_hit_ratio"], _BOUND: rung["bound"], _CLAIM: _claim(rung)}
-        text = f"{label(rung)}: {percent(rung['block_hit_ratio'])} hit"
+        text = f"{_label(rung)}: {percent(rung['block_hit_ratio'])} hit"
         rows += [
-            {"order": order, "rung": label(rung), "text": text, "series": s, "value": v}
+            {"order": order, "rung": _label(rung), "text": text, "series": s, "value": v}
             for s, v in values.items()
             if v is not None
         ]
