@@ -70,7 +70,8 @@ def logged(stream, policy, capacity, pool="global", *, prefetcher=None, seed=0, 
         check=True,
     )
     log = []
-    request, place = replay.pager.request, replay.pager.place
+    replay.prefetches = []
+    request, place, prefetch = replay.pager.request, replay.pager.place, replay.pager.prefetch
     hits = []
 
     def watched_request(demand: Demand):
@@ -86,6 +87,11 @@ def logged(stream, policy, capacity, pool="global", *, prefetcher=None, seed=0, 
             log.append((tuple(tick), list(hits), everything[replay.pager.resident(everything)].tolist()))
         return moves
 
-    replay.pager.request, replay.pager.place = watched_request, watched_place
+    def watched_prefetch(tick: Tick, ahead):
+        moves = prefetch(tick, ahead)
+        replay.prefetches += [(tuple(tick), move.units.tolist()) for move in moves if move.why == "prefetch"]
+        return moves
+
+    replay.pager.request, replay.pager.place, replay.pager.prefetch = watched_request, watched_place, watched_prefetch
     replay.run()
     return replay, log

@@ -68,10 +68,8 @@ def access_ema(world, unit, alpha):
     history = world.units[unit]
     score = 1.0 if history.created_step >= 0 else 0.0
     for tick in own_ticks(world, unit, world.asked_ticks):
-        if tick < history.sealed_at:
-            score = 1.0
-        else:
-            score = (1 - alpha) * score + (alpha if tick in history.asked else 0)
+        aged = (1 - alpha) * score + (alpha if tick in history.asked else 0)
+        score = 1.0 if tick < history.sealed_at else aged
     return score
 
 

@@ -30,6 +30,12 @@ def assert_equals_brute_force(policy, seed, pool, each, *, clock="layer", densit
     assert fast == slow
 
 
+def assert_all_seeds_equal_brute_force(policy):
+    """Ten streams under one small global pool."""
+    for seed in range(10):
+        assert_equals_brute_force(policy, seed, "global", 3)
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(max_examples=12, deadline=None)
 @given(
@@ -55,8 +61,7 @@ def test_a_score_that_does_not_decay_is_caught(monkeypatch):
 
     monkeypatch.setattr(scores_module.MassEMA, "on_mass", stale)
     with pytest.raises(AssertionError):
-        for seed in range(10):
-            assert_equals_brute_force("ema", seed, "global", 3)
+        assert_all_seeds_equal_brute_force("ema")
 
 
 def test_a_choice_that_ignores_ties_by_hash_is_caught(monkeypatch):
@@ -65,8 +70,7 @@ def test_a_choice_that_ignores_ties_by_hash_is_caught(monkeypatch):
 
     monkeypatch.setattr(kvpager.pool, "tie_hash", lambda units, seed, step: units.astype(np.uint64))
     with pytest.raises(AssertionError):
-        for seed in range(10):
-            assert_equals_brute_force("lru", seed, "global", 3)
+        assert_all_seeds_equal_brute_force("lru")
 
 
 def test_lazy_ema_equals_the_dense_one():

@@ -18,7 +18,7 @@ from kvpager.errors import BadInput, CapacityError
 from kvpager.pager import Pager
 from kvpager.policies.base import Policy
 from kvpager.prefetch.base import Prefetcher
-from kvpager.replay.stream import Ask, Stream
+from kvpager.replay.stream import Ask, Stream, units_being_written
 from kvpager.tiers.modelled import ModelledTier
 
 __all__ = ["METADATA_BYTES_PER_UNIT", "Counts", "Replay", "capacity_units", "warmup_steps"]
@@ -40,7 +40,7 @@ def capacity_units(stream: Stream, hbm_fraction: float, pool: str) -> int:
     Raises
     ------
     CapacityError
-        If the share is out of range or a pool could not hold its open unit and one more.
+        If the share is out of range, or a pool could not hold the units that are being written.
     """
     if not 0 < hbm_fraction <= 1:
         raise CapacityError(
@@ -51,11 +51,11 @@ def capacity_units(stream: Stream, hbm_fraction: float, pool: str) -> int:
     if pools is None:
         raise BadInput(f"unknown pool {pool!r}: choose global, layer or equal")
     share = int(hbm_fraction * stream.units / pools + 1e-9)
-    least = layers * stream.heads_per_layer // pools + 1
+    least = units_being_written(stream, pool)
     if share < least:
         raise CapacityError(
-            f"an HBM size of {100 * hbm_fraction:g} % gives each {pool} pool {share} units, but it needs {least} for its open "
-            f"units and one more: give at least {100 * least * pools / stream.units:.3g} %"
+            f"an HBM size of {100 * hbm_fraction:g} % gives each {pool} pool {share} units, but it needs {least} for units that "
+            f"are being written: give at least {100 * least * pools / stream.units:.3g} %"
         )
     return share * pools
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import ALL_LAYERS, UnitTable
 from kvpager.pool import Pools
-from kvpager.replay.stream import Stream
+from kvpager.replay.stream import Stream, units_being_written
 
 __all__ = ["dense_bound", "interval_bound", "top_mass_oracle"]
 
@@ -24,11 +24,15 @@ def dense_bound(stream: Stream, units: int, warmup: int) -> float:
     warmup : int
         Steps not counted.
     """
-    recording = stream.recording
-    per_block = len(recording.header.layers) * stream.heads_per_layer
-    steps = range(warmup, recording.steps)
-    hits = sum(min(units - per_block, recording.open_block(step) * per_block) for step in steps)
-    return hits / sum(recording.open_block(step) * per_block for step in steps)
+    recording, header = stream.recording, stream.recording.header
+    per_block = len(header.layers) * stream.heads_per_layer
+    hits = accesses = 0
+    for step in range(warmup, recording.steps):
+        turns = (header.context_tokens + step) % header.block_size == 0  # then the next block opens layer by layer
+        complete = recording.open_block(step) * per_block
+        hits += min(units - (0 if turns else per_block), complete)
+        accesses += complete
+    return hits / accesses
 
 
 def top_mass_oracle(stream: Stream, units: int, pool: str, warmup: int) -> float:
@@ -150,12 +154,13 @@ def _room(stream: Stream, table: UnitTable, pools: Pools, sink_tokens: int) -> t
     room[:, per_step + 1 :] -= open_units
     pinned = np.zeros(table.size, np.bool_)
     if sink_tokens:
+        written = units_being_written(stream, pools.kind)
         every = table.of_layer(ALL_LAYERS)
         zone = every[table.first_token[every] < sink_tokens]
         for pool in range(len(pools.capacity)):
             mine = zone[pools.of(zone) == pool]
-            fits = max(int(pools.capacity[pool]) - open_units, 0)
-            if len(mine) > fits:  # of the last position that fits only in part, any unit may be the pinned one
+            fits = max(int(pools.capacity[pool]) - written, 0)
+            if len(mine) > fits:  # at a block's turn the highest positions may be displaced; of one position, any unit
                 mine = mine[table.first_token[mine] < table.first_token[mine[fits]]]
             pinned[mine] = True
             room[pool] -= len(mine)

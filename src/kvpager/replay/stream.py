@@ -16,7 +16,7 @@ from kvpager.errors import BadInput
 from kvpager.selectors.base import Selector, View
 from kvpager.traces.recording import Recording
 
-__all__ = ["Ask", "Setting", "Stream", "make_stream"]
+__all__ = ["Ask", "Setting", "Stream", "make_stream", "units_being_written"]
 
 
 class Setting(NamedTuple):
@@ -121,6 +121,13 @@ def make_stream(recording: Recording, selector: Selector, setting: Setting | Non
     else:
         asks = [ask for row in per_layer for ask in row]
     return Stream(recording, setting, selector, asks, prefill, _read_mass(recording, masks))
+
+
+def units_being_written(stream: Stream, pool: str) -> int:
+    """Most units of a pool that cannot leave: at a block's turn, the full ones until backed up, and the next as they open."""
+    layers, heads = len(stream.recording.header.layers), stream.heads_per_layer
+    block = {"global": layers * heads, "layer": heads, "equal": 1}[pool]
+    return block + (heads if pool == "global" and stream.setting.clock == "layer" else block)
 
 
 def _masks(recording: Recording, selector: Selector) -> list[list[NDArray[np.bool_]]]:

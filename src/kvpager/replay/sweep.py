@@ -52,7 +52,7 @@ def load_stream(source: Source, granularity: str = "head", fold: str = "mean") -
 
 
 def _one(source: Source, case: Case) -> dict[str, Any]:
-    return run_case(load_stream(source, case.granularity, case.fold), case)
+    return run_case(load_stream(source, case.granularity, case.fold), case) | {"selector": source.selector}
 
 
 def sweep(

@@ -78,7 +78,7 @@ def top_share(scores: NDArray[np.float32], read_fraction: float) -> Mask:
         raise BadInput(f"read fraction {read_fraction} is impossible: give a share above 0 and at most 1")
     blocks = scores.shape[1]
     count = math.ceil(round(read_fraction * blocks, 9))
-    order = np.argsort(scores[:, ::-1], axis=1, kind="stable")[:, blocks - count :]
+    order = np.argsort(scores, axis=1, kind="stable")[:, blocks - count :]
     mask = np.zeros(scores.shape, np.bool_)
-    np.put_along_axis(mask, blocks - 1 - order, True, axis=1)
+    np.put_along_axis(mask, order, True, axis=1)
     return mask

@@ -152,11 +152,12 @@ class AttentionWriter:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._full = True
-            raise StorageFull(
-                error.errno,
-                f"the disk is full: recording {str(self.path)!r} stops with {self.steps_done} complete steps, "
-                "which stay readable; free space or record to another disk",
-            ) from error
+            full = StorageFull(
+                f"the disk is full: recording {str(self.path)!r} stops with {self.steps_done} complete steps"
+                f"{', which stay readable' if self.steps_done else ''}; free space or record to another disk"
+            )
+            full.errno = error.errno
+            raise full from error
 
 
 def check_target(path: Path, *, overwrite: bool) -> None:

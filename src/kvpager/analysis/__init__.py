@@ -1,0 +1,1 @@
+"""Pure functions: what a recording or a budget implies."""

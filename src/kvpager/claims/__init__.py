@@ -1,0 +1,1 @@
+"""The claims of the source notes, and their checks."""

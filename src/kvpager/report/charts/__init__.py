@@ -1,0 +1,1 @@
+"""Charts: Altair specs that report and docs share."""
