@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from kvpager.traces.locality import locality_ranges
 
-__all__ = ["KeyBounds", "RangePlan", "attend", "block_mass", "range_mass", "range_plan", "wide_attend"]
+__all__ = ["KeyBounds", "RangePlan", "attend", "block_mass", "causal_mask", "range_mass", "range_plan", "wide_attend"]
 
 
 def attend(

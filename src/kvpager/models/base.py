@@ -17,7 +17,7 @@ from kvpager.core import KVGeometry, LayerKV
 from kvpager.errors import ModelError
 from kvpager.registry import Registry
 
-__all__ = ["DTYPE_BYTES", "FULL", "MODELS", "SLIDING", "ConfigReader", "geometry_of", "load_config"]
+__all__ = ["DTYPE_BYTES", "FULL", "MODELS", "SLIDING", "ConfigReader", "geometry_of", "load_config", "refused"]
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
