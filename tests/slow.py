@@ -106,7 +106,7 @@ KEYS = {
     "blend": lambda world, unit, now: access_ema(world, unit, 0.1) + 10 * mass_ema(world, unit, 0.2),
     "placement": lambda world, unit, now: placement(world, unit, now, ranked=False),
     "placement-rank": lambda world, unit, now: placement(world, unit, now, ranked=True),
-    "random": lambda world, unit, now: float(slow_hash(unit, world.seed + 1, now[0] * world.layers + now[1])),
+    "random": lambda world, unit, now: (slow_hash(unit, world.seed + 1, now[0] * world.layers + now[1]) >> 11) * 2.0**-53,
     "sink-recent": lambda world, unit, now: (
         1e12 - world.units[unit].block * world.block_size
         if world.units[unit].block * world.block_size < 16

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import kvpager
-from kvpager.errors import BadInput, InvariantError, KVPagerError
+from kvpager.errors import BadInput, CapacityError, InvariantError, KVPagerError
 from kvpager.units import format_bytes, parse_share, parse_tokens
+
+if TYPE_CHECKING:
+    from kvpager.demo import Bar
 
 __all__ = ["app", "main"]
 
@@ -32,7 +38,7 @@ _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name fo
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
-Jobs = Annotated[int, typer.Option(help="Processes; 0 = one a core.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Processes; 0 = one a core.")]
 Trace = Annotated[Path, typer.Argument(help="An attention trace, from 'kvpager record'.", show_default=False)]
 SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see 'kvpager list selectors'.")]
 ClockOption = Annotated[
@@ -43,41 +49,67 @@ ObserveOption = Annotated[str, typer.Option(help="read: mass of read units only.
 
 def main() -> None:
     """Run the command line; bad input ends in one line and exit code 2."""
+    command = typer.main.get_command(app)
     try:
-        code = app(standalone_mode=False)
+        with command.make_context("kvpager", sys.argv[1:]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
     except _UsageError as error:
-        typer.echo(f"kvpager: {error.format_message().rstrip('.')}: see 'kvpager --help'", err=True)
-        code = 2
+        message = error.format_message().rstrip(".")  # none: help was shown
+        _refuse(message and f"{message}: see '{error.ctx.command_path if error.ctx else 'kvpager'} --help'")
     except InvariantError:
         raise
     except KVPagerError as error:
-        typer.echo(f"kvpager: {error}", err=True)
-        code = 2
-    except (KeyboardInterrupt, typer.Abort):
-        typer.echo("kvpager: interrupted; what was recorded so far stays readable", err=True)
-        code = 2
-    sys.exit(code if isinstance(code, int) else 0)
+        _refuse(str(getattr(error, "strerror", None) or error))
+    except KeyboardInterrupt as interrupt:
+        _refuse(f"interrupted{': ' if interrupt.args else ''}{interrupt}")
+    except BrokenPipeError:  # the reader of stdout has gone, and needs no message
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _refuse(f"{error.filename!r} cannot be used ({error.strerror}): choose another place")
+
+
+def _refuse(message: str) -> NoReturn:
+    """End with `message` on one line of stderr, whatever a library put into it, and exit code 2."""
+    if message:
+        typer.echo(f"kvpager: {' '.join(message.split())}", err=True)
+    sys.exit(2)
 
 
 @contextmanager
-def _stage(name: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar with the time left on stderr; lines at every tenth where stderr is no terminal."""
+def _stage(name: str) -> Iterator[Bar]:
+    """Show progress bars with the time left on stderr; lines at every tenth where stderr is no terminal."""
     if not _errors.is_terminal:
-        shown = -1
+        shown: dict[str, int] = {}
 
-        def line(done: int, total: int) -> None:
-            nonlocal shown
+        def line(done: int, total: int, what: str = name) -> None:
             tenth = 10 * done // max(total, 1)
-            if tenth > shown:
-                shown = tenth
-                typer.echo(f"{name}: {done}/{total}", err=True)
+            if tenth > shown.get(what, -1):
+                shown[what] = tenth
+                typer.echo(f"{what}: {done}/{total}", err=True)
 
         yield line
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=_errors) as progress:
-        task = progress.add_task(name, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        tasks: dict[str, TaskID] = {}
+
+        def bar(done: int, total: int, what: str = name) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield bar
+
+
+def _command() -> str:
+    """Return the command line as typed, without the directories of absolute paths: they tell who and where."""
+    return shlex.join(["kvpager", *(re.sub(r"(^|=)/.*/", r"\1", argument) for argument in sys.argv[1:])])
 
 
 def _print_json(document: dict[str, Any]) -> None:
@@ -106,22 +138,14 @@ def demo(
     from kvpager.demo import FULL, QUICK
     from kvpager.demo import demo as run
 
-    document = run(out, scale=QUICK if quick else FULL, stage=_stage, seed=seed, jobs=jobs, pngs=png)
-    _write_json(out / "report.json", document)
+    document = run(out, scale=QUICK if quick else FULL, stage=_stage, command=_command(), seed=seed, jobs=jobs, pngs=png)
     if json:
         _print_json(document)
     else:
         from kvpager.report.text import print_document
 
         print_document(document, Console())
-
-
-def _write_json(path: Path, document: dict[str, Any]) -> None:
-    import orjson
-
-    partial = path.with_suffix(".json.part")
-    partial.write_bytes(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
-    partial.replace(path)
+        typer.echo(f"Report: {document['report']}")
 
 
 @app.command(epilog="Example: kvpager model config.json --context 128K")
@@ -171,13 +195,13 @@ def record(
 
     content = read_text(text)
     tokens_wanted = None if context is None else parse_tokens(context)
-    from kvpager.demo import describe_recording
     from kvpager.live.transformers import RecordingDecoder, load_model
+    from kvpager.replay.provenance import describe_recording
     from kvpager.traces.attention import check_target, read_recording
 
     check_target(out, overwrite=overwrite)
     with _stage("load model") as bar:
-        loaded = load_model(model, progress=lambda what, done, total: bar(done, total))
+        loaded = load_model(model, progress=lambda what, done, total: bar(done, total, what))
     with _stage("record") as bar:
         path = run(
             RecordingDecoder(loaded),
@@ -187,9 +211,8 @@ def record(
             context_tokens=tokens_wanted,
             mode=mode,
             text_name=text.name,
-            command=f"kvpager record --model {model} --text {text.name} --steps {steps}"
-            + (f" --context {context}" if context else ""),
-            progress=lambda what, done, total: bar(done, total),
+            command=_command(),
+            progress=lambda what, done, total: bar(done, total, what),
             overwrite=overwrite,
         )
     document = {"trace": describe_recording(read_recording(path), path), "evidence": "measured"}
@@ -221,17 +244,20 @@ def replay(
     json: Json = False,
 ) -> None:
     """Replay policies on a recorded attention trace: what each would have hit, and what no policy can exceed."""
-    from kvpager.demo import describe_recording, provenance
     from kvpager.policies import make_policy
+    from kvpager.replay.attention import capacity_units
+    from kvpager.replay.provenance import describe_recording, provenance
     from kvpager.replay.row import Case
     from kvpager.replay.sweep import Source, load_stream, sweep
 
-    names = [name.strip() for name in _split(policy)]
+    names = _split(policy)
     for name in names:
         make_policy(name)
     source = Source(trace, selector, clock, observe)
     stream = load_stream(source, granularity)
     sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in _split(capacity)]
+    for size in sizes:
+        capacity_units(stream, size, pool)
     share = 0.0 if dram is None else parse_share(dram, whole_bytes=stream.recording.kv_bytes)
     cases = [
         Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=granularity, seed=seed)
@@ -240,7 +266,7 @@ def replay(
     ]
     with _stage("replay") as bar:
         rows = sweep(source, cases, jobs=jobs, progress=bar)
-    document = {**provenance("kvpager replay", seed), "trace": describe_recording(stream.recording, trace), "rows": rows}
+    document = {**provenance(_command(), seed), "trace": describe_recording(stream.recording, trace), "rows": rows}
     if json:
         _print_json(document)
     else:
@@ -250,9 +276,9 @@ def replay(
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas, but not inside a plug-in's settings: ``ema:alpha=0.1,persist_scores=false,lru`` is two."""
+    """Split at commas, but not inside a plug-in's settings: ``placement:cuts=[0.3,0.6],scale=rank,lru`` is two."""
     parts: list[str] = []
-    for part in text.split(","):
+    for part in re.split(r",(?![^\[]*\])", text):
         if parts and "=" in part and ":" not in part:
             parts[-1] += "," + part
         elif part.strip():
@@ -265,7 +291,11 @@ def _split(text: str) -> list[str]:
 def _size(text: str, units: int, kv_bytes: int) -> float:
     """Read an HBM size as a share of all KV: a whole number above 0 without a unit counts units."""
     if text.isdigit() and int(text) > 0:
-        return parse_share(int(text) / units)
+        if int(text) > units:
+            raise CapacityError(
+                f"size {text!r} is more than all {units} units of the recording: give fewer, or a share such as 10%"
+            )
+        return int(text) / units
     return parse_share(text, whole_bytes=kv_bytes)
 
 
@@ -284,8 +314,9 @@ def ladder(
     json: Json = False,
 ) -> None:
     """Replay the notes' five rungs, each beside its own bound, in global and equal pools."""
-    from kvpager.demo import bounds_of, describe_recording, provenance
+    from kvpager.replay.ladder import bounds_of
     from kvpager.replay.ladder import ladder as run
+    from kvpager.replay.provenance import describe_recording, provenance
     from kvpager.replay.sweep import Source, load_stream
 
     source = Source(trace, selector, clock, observe)
@@ -300,7 +331,7 @@ def ladder(
             progress=bar,
         )
     document = {
-        **provenance("kvpager ladder", seed),
+        **provenance(_command(), seed),
         "trace": describe_recording(recording, trace),
         "ladder": rungs,
         "bounds": bounds_of(rungs),
@@ -318,6 +349,7 @@ def report(
     run: Annotated[Path, typer.Argument(metavar="RUN.json", help="A document from 'demo' or 'ladder --json'.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option(help="Directory for each chart as a PNG file.")] = None,
+    json: Json = False,
 ) -> None:
     """Write the self-contained HTML report of a run."""
     import orjson
@@ -332,10 +364,12 @@ def report(
         ) from error
     except orjson.JSONDecodeError as error:
         raise BadInput(f"run {str(run)!r} is not JSON ({error}): give a file from 'kvpager demo' or 'ladder --json'") from error
-    typer.echo(write_report(document, out))
-    if png is not None:
-        for path in write_pngs(document, png):
-            typer.echo(path)
+    page = str(write_report(document, out))
+    pictures = [] if png is None else [str(path) for path in write_pngs(document, png)]
+    if json:
+        _print_json({"report": page, "pictures": pictures})
+    else:
+        typer.echo("\n".join([page, *pictures]))
 
 
 @app.command("list", epilog="Example: kvpager list policies")

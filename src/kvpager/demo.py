@@ -7,21 +7,27 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import kvpager
-from kvpager.evidence import Evidence
-from kvpager.replay.ladder import LADDER_SIZES, NOTE_HBM_FRACTION, ladder
+from kvpager.errors import BadInput
+from kvpager.replay.ladder import LADDER_SIZES, NOTE_HBM_FRACTION, bounds_of, ladder
+from kvpager.replay.provenance import describe_recording, provenance
 from kvpager.replay.study import CURVE_POLICIES, CURVE_SIZES, access_definitions, curves, heatmap
 from kvpager.replay.sweep import Source
-from kvpager.traces.attention import read_recording
-from kvpager.traces.provenance import this_machine, versions_of
-from kvpager.traces.recording import Recording
+from kvpager.traces.attention import check_target, read_recording
 
-__all__ = ["FULL", "QUICK", "Scale", "bounds_of", "demo", "describe_recording", "provenance", "study"]
+__all__ = ["FULL", "QUICK", "Bar", "Scale", "demo", "study"]
 
-Progress = Callable[[int, int], None]
-Stage = Callable[[str], AbstractContextManager[Progress]]
+
+class Bar(Protocol):
+    """Shows progress; another `what` opens another bar beside the stage's own."""
+
+    def __call__(self, done: int, total: int, what: str = ...) -> None:
+        """Show that `done` of `total` are done."""
+        ...
+
+
+Stage = Callable[[str], AbstractContextManager[Bar]]
 """Opens a progress bar of that name."""
 
 
@@ -41,7 +47,9 @@ QUICK = Scale(1536, 32, False, (0.054, 0.10, 0.25, 0.50), ("lru", "ema", "blend"
 FULL = Scale(3968, 128, True, CURVE_SIZES, CURVE_POLICIES, ("global", "layer", "equal"))
 
 
-def demo(out: Path, *, scale: Scale, stage: Stage, seed: int = 0, jobs: int = 0, pngs: bool = False) -> dict[str, Any]:
+def demo(
+    out: Path, *, scale: Scale, stage: Stage, command: str, seed: int = 0, jobs: int = 0, pngs: bool = False
+) -> dict[str, Any]:
     """Record, replay, judge and report, into the directory `out`.
 
     The model is SmolLM2-135M-Instruct from its wheel; the text is the source of Python's ``argparse``
@@ -57,32 +65,39 @@ def demo(out: Path, *, scale: Scale, stage: Stage, seed: int = 0, jobs: int = 0,
     KVPagerError
         As the recorder and the report raise it.
     """
+    import orjson
+
     from kvpager.live.transformers import SMOLLM2, RecordingDecoder, load_model
+    from kvpager.report.file import write_file
     from kvpager.report.html import write_pngs, write_report
     from kvpager.traces.recorder import read_text, record
 
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"folder {str(out)!r} cannot be made ({error.strerror}): choose another place with --out") from error
     trace = out / "attention.zarr"
+    check_target(trace, overwrite=True)
     text = Path(argparse.__file__)
     with stage("load model") as bar:
-        model = load_model(SMOLLM2, progress=lambda what, done, total: bar(done, total))
+        model = load_model(SMOLLM2, progress=lambda what, done, total: bar(done, total, what))
     with stage("record") as bar:
-        tokens = model.tokenize(read_text(text))
-        whole = scale.context_tokens + scale.steps
         record(
             RecordingDecoder(model),
-            tokens,
+            model.tokenize(read_text(text)),
             out=trace,
             steps=scale.steps,
             context_tokens=scale.context_tokens,
             text_name=f"Python's {text.name}",
             command=f"kvpager record --model {SMOLLM2} --text {text.name} --context {scale.context_tokens} --steps {scale.steps}",
-            progress=lambda what, done, total: bar(done + (scale.context_tokens if what == "decode" else 0), whole),
+            progress=lambda what, done, total: bar(done, total, what),
             overwrite=True,
         )
-    document = study(trace, scale=scale, stage=stage, command="kvpager demo", seed=seed, jobs=jobs)
+    document = study(trace, scale=scale, stage=stage, command=command, seed=seed, jobs=jobs)
     with stage("report") as bar:
-        document["report"] = str(write_report(document | {"report": str(out / "report.html")}, out / "report.html"))
+        document["report"] = str(out / "report.html")
+        write_report(document, out / "report.html")
+        write_file(out / "report.json", orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY))
         bar(1, 1)
     if pngs:
         with stage("pictures") as bar:
@@ -127,44 +142,3 @@ def study(trace: Path, *, scale: Scale, stage: Stage, command: str, seed: int = 
     document["claims"] = judge(document)
     document["conclusion"] = closing_paragraph(document)
     return document
-
-
-def provenance(command: str, seed: int) -> dict[str, Any]:
-    """Who made a document, with what: the keys that every JSON answer of a replay begins with."""
-    return {
-        "kvpager": kvpager.__version__,
-        "command": command,
-        "evidence": Evidence.SIMULATED.label,
-        "machine": this_machine(),
-        "versions": versions_of(["numpy", "torch", "transformers", "zarr"]),
-        "seed": seed,
-    }
-
-
-def describe_recording(recording: Recording, path: Path) -> dict[str, Any]:
-    """Return where a recording comes from and its shape, for a document."""
-    header = recording.header
-    return {
-        "path": path.name,
-        "model": header.model,
-        "text": header.text,
-        "mode": header.mode,
-        "context_tokens": header.context_tokens,
-        "steps": recording.steps,
-        "blocks": recording.blocks,
-        "block_size": header.block_size,
-        "layers": len(header.layers),
-        "kv_heads": header.num_kv_heads,
-        "q_heads": header.num_q_heads,
-        "fold": header.fold,
-        "tokens_sha256": header.tokens_sha256,
-        "weights_sha256": header.weights_sha256,
-        "kv_bytes": recording.kv_bytes,
-        "recorded": header.recorded,
-    }
-
-
-def bounds_of(rungs: dict[str, Any]) -> dict[str, float]:
-    """Return the dense bound, and the largest bound among the rungs without prefetch."""
-    plain = [row for row in rungs["rungs"] if "prefetch" not in row]
-    return {"dense": plain[0]["dense_bound"], "belady": max(row["bound"] for row in plain)}

@@ -245,7 +245,7 @@ class Pager:
         return tuple(moves)
 
     def prefetch(self, tick: Tick, ahead: Ids) -> tuple[Move, ...]:
-        """Bring what the prefetcher wants among `ahead`, within the tick's share, evicting the lowest keys.
+        """Bring what the prefetcher wants among `ahead`, within the tick's share; the lowest keys leave, but no pins.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class Pager:
         if allowed < 1 or len(candidates) == 0:
             return ()
         wanted = self.prefetcher.propose(tick, candidates, allowed)[:allowed]
-        evictable = self.pools.count(np.flatnonzero(self._evictable).astype(np.int32))
+        evictable = self.pools.count(np.flatnonzero(self._evictable & (self._where != PINNED)).astype(np.int32))
         wanted = wanted[self.pools.admissible(wanted, self.pools.capacity - self.pools.used + evictable)]
         if len(wanted) == 0:
             return ()

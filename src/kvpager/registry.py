@@ -101,7 +101,7 @@ def configure(registry: Registry[Callable[..., Any]], text: str) -> Any:
     UnknownName
         For an unknown name.
     BadInput
-        For a setting that the plug-in does not take, or a text where it takes a number.
+        For a setting that the plug-in does not take, or of another kind: a text for a number, a number for a list.
     """
     name, _, settings = text.partition(":")
     factory = registry[name]
@@ -114,10 +114,16 @@ def configure(registry: Registry[Callable[..., Any]], text: str) -> Any:
             chosen[key] = json.loads(value)
         except json.JSONDecodeError:
             chosen[key] = value
-        if key not in takes or (isinstance(takes[key], int | float) and not isinstance(chosen[key], int | float)):
+        if key not in takes or _kind(takes[key]) not in (None, _kind(chosen[key])):
             known = ", ".join(f"{known}={default!r}" for known, default in takes.items())
             raise BadInput(f"{name!r} among {registry.kind} does not take {setting!r}: it takes {known or 'no settings'}")
     return factory(**chosen)
+
+
+def _kind(value: Any) -> Any:
+    """Which of the kinds of settings `value` is; None for none of them, e.g. the default of an optional one."""
+    kinds = (bool, int | float, str, list | tuple)
+    return next((kind for kind in kinds if isinstance(value, kind)), None)
 
 
 def summary(plugin: Any) -> str:

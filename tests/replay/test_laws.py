@@ -110,11 +110,19 @@ def test_no_policy_has_more_hits_than_belady(seed, policy, pool, each, warmup, s
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=seeds, prefetcher=st.sampled_from(sorted(PREFETCHERS)), pool=pools, each=st.integers(0, 8))
-def test_prefetch_gains_at_most_what_it_used(seed, prefetcher, pool, each):
+@given(
+    seed=seeds,
+    prefetcher=st.sampled_from(sorted(PREFETCHERS)),
+    pool=pools,
+    each=st.integers(0, 8),
+    warmup=st.integers(0, 5),
+    sink=st.booleans(),
+)
+def test_prefetch_gains_at_most_what_it_used(seed, prefetcher, pool, each, warmup, sink):
     stream = small_stream(seed)
-    best, _ = logged(stream, "belady", roomy(pool, each), pool)
-    other, _ = logged(stream, "ema", roomy(pool, each), pool, prefetcher=prefetcher, prefetch_share=0.3)
+    pins = "+sink:6" if sink else ""
+    best, _ = logged(stream, "belady" + pins, roomy(pool, each), pool, warmup=warmup)
+    other, _ = logged(stream, "ema" + pins, roomy(pool, each), pool, prefetcher=prefetcher, prefetch_share=0.3, warmup=warmup)
     assert other.counts.hits <= best.counts.hits + other.counts.prefetched_used
 
 

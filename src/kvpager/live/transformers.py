@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -31,7 +32,7 @@ from transformers.modeling_utils import AttentionInterface
 from transformers.utils import logging
 
 from kvpager.core import KVGeometry
-from kvpager.errors import ModelError
+from kvpager.errors import KVPagerError, ModelError, StorageFull
 from kvpager.live.attention import KeyBounds, attend, block_mass, causal_mask, range_mass, range_plan, wide_attend
 from kvpager.models.base import geometry_of
 from kvpager.traces.decoder import Observation, Progress
@@ -106,15 +107,19 @@ def _load(name: str, progress: Progress) -> LoadedModel:
         config = AutoConfig.from_pretrained(source)
         geometry = geometry_of(config.to_dict(), name, dtype_bytes=4)
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    except ModelError:
+        model: Any
+        model, report = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    except KVPagerError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
             f"model {name!r} cannot be loaded ({reason}): give {SMOLLM2!r}, a directory with config.json, weights and tokenizer, "
             "or a hub id that is downloaded already or reachable"
         ) from error
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise ModelError(f"model {name!r}: its files lack weights ({missing}); they are incomplete, fetch them again")
     return LoadedModel(model.eval(), tokenizer, name, geometry, _weights_sha256(model, name))
 
 
@@ -148,8 +153,13 @@ def _smollm2(progress: Progress) -> Path:
         del model.config.quantization_config
         model.is_quantized, model.hf_quantizer = False, None
         folder = Path(draft) / "model"
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        try:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        except (OSError, SafetensorError) as error:
+            raise StorageFull(
+                f"model {SMOLLM2!r} cannot be written to {str(cache)!r} ({error}): free space, or name another disk in XDG_CACHE_HOME"
+            ) from error
         with contextlib.suppress(OSError):
             folder.rename(target)
         if not target.is_dir():

@@ -56,8 +56,12 @@ class Placement(Policy):
 
     def __post_init__(self) -> None:
         """Check the weights and set where tier 0 begins."""
-        if min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9:
-            raise BadInput(f"placement weights {self.weights} must be >= 0 and sum to 1: scale them")
+        if len(self.weights) != 3 or min(self.weights) < 0 or abs(sum(self.weights) - 1) > 1e-9:
+            raise BadInput(f"placement weights {self.weights} must be three, >= 0 and sum to 1: scale them")
+        if self.cuts is not None and not (isinstance(self.cuts, list | tuple) and len(self.cuts) == 2):
+            raise BadInput(f"placement cuts {self.cuts!r} must be two, such as [0.3,0.6]")
+        if self.half_life <= 0:
+            raise BadInput(f"placement half_life {self.half_life} must be a number of steps above 0")
         self.pinned_from = self.cuts[1] if self.cuts else float("inf")
 
     def reset(self, table: UnitTable, seed: int) -> None:

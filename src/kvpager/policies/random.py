@@ -26,4 +26,4 @@ class Random(Policy):
         self._seed, self._layers = seed + 1, table.num_layers
 
     def keep_key(self, tick: Tick, units: Ids) -> NDArray[np.float64]:
-        return tie_hash(units, self._seed, tick.step * self._layers + tick.layer).astype(np.float64)
+        return (tie_hash(units, self._seed, tick.step * self._layers + tick.layer) >> np.uint64(11)) * 2.0**-53

@@ -8,9 +8,9 @@ from math import factorial
 from typing import Any
 
 from kvpager.replay.row import Case
-from kvpager.replay.sweep import Source, sweep
+from kvpager.replay.sweep import Source, load_stream, sweep
 
-__all__ = ["FACTORS", "LADDER_SIZES", "NOTE_HBM_FRACTION", "REFERENCES", "RUNGS", "ladder", "rung_case", "shapley"]
+__all__ = ["FACTORS", "LADDER_SIZES", "NOTE_HBM_FRACTION", "REFERENCES", "RUNGS", "bounds_of", "ladder", "rung_case", "shapley"]
 
 NOTE_HBM_FRACTION = 0.0684
 """47 GB of 687.2 GB: the notes' HBM for the KV of 16 users (claim ``hot-97-plausible``)."""
@@ -108,7 +108,7 @@ def ladder(
     hbm_fraction : float
         The size in front; the others of `sizes` go under ``others``.
     sizes : sequence of float
-        HBM as a share of all KV.
+        HBM as a share of all KV; those too small for this recording's open units are left out.
     pools : sequence of str
         The first is in front.
     subsets : bool
@@ -125,7 +125,8 @@ def ladder(
     dict
         ``hbm_fraction``, ``pool``, ``rungs``, ``others``, ``references`` and, if asked, ``subsets``.
     """
-    places = [(size, pool) for pool in pools for size in sorted({hbm_fraction, *sizes})]
+    fitting = [size for size in sizes if size * load_stream(source).recording.blocks >= 2]
+    places = [(size, pool) for pool in pools for size in sorted({hbm_fraction, *fitting})]
     cases = [rung_case(factors, size, pool, seed=seed) for size, pool in places for _, _, factors in RUNGS]
     front = [(hbm_fraction, pool) for pool in pools]
     cases += [Case(hbm_fraction=size, pool=pool, seed=seed, **changes) for size, pool in front for _, changes in REFERENCES]
@@ -161,3 +162,9 @@ def _subsets(hbm_fraction: float, pool: str, value: Mapping[frozenset[str], floa
         "shapley": shapley(value),
         "leave_one_out": {factor: value[everything] - value[everything - {factor}] for factor in FACTORS},
     }
+
+
+def bounds_of(ladder: Mapping[str, Any]) -> dict[str, float]:
+    """Return the dense bound, and the largest bound among the rungs without prefetch, of what `ladder` returned."""
+    plain = [row for row in ladder["rungs"] if "prefetch" not in row]
+    return {"dense": plain[0]["dense_bound"], "belady": max(row["bound"] for row in plain)}

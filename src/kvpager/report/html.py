@@ -6,18 +6,16 @@ security policy forbids it to load anything. Themes follow the reader's system, 
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
-import os
 import shlex
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from kvpager.claims.notes import closing_paragraph, judge
-from kvpager.errors import BadInput, StorageFull
+from kvpager.errors import BadInput
 from kvpager.report.document import Document, check_document, percent
+from kvpager.report.file import write_file
 
 __all__ = ["write_pngs", "write_report"]
 
@@ -62,7 +60,7 @@ def write_report(doc: Document, path: str | Path) -> Path:
         If the disk is full.
     """
     check_document(doc)
-    _write(Path(path), _render(doc).encode())
+    write_file(Path(path), _render(doc).encode())
     return Path(path)
 
 
@@ -108,7 +106,7 @@ def write_pngs(doc: Document, directory: str | Path, *, width: int = 720, theme:
             config = THEMES[theme] | {"background": paper}
             picture = vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, config=config, scale=2)
             written.append(Path(directory) / f"{name}-{panel.name}.png")
-            _write(written[-1], picture)
+            write_file(written[-1], picture)
     return written
 
 
@@ -213,29 +211,3 @@ def _repeat(doc: Document) -> list[str]:
     version = doc.get("kvpager")
     lines = [f"pip install {shlex.quote(f'kvpager[all]=={version}')}"] if version else []
     return [*lines, str(doc["command"])] if doc.get("command") else [*lines, "kvpager demo"]
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one step: a reader sees the old file or the new one."""
-    if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder; name a file in it")
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"cannot write {path}: the disk is full; free {len(content):,} bytes and try again") from error
-        raise BadInput(f"cannot write {path}: {error.strerror}; choose a folder that you may write to") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -99,17 +99,22 @@ def record(
     inputs = [int(token) for token in tokens[: context + (steps if mode == "forced" else 0)]]
     prefill_mass, chosen = decoder.prefill(inputs[:context], report)
     header = header_of(decoder, inputs, context, mode=mode, text_name=text_name, command=command)
-    with AttentionWriter(path, header, steps=steps, prefill_mass=prefill_mass, overwrite=overwrite) as writer:
-        for step in range(steps):
-            seen, chosen = decoder.step(inputs[context + step] if mode == "forced" else chosen)
-            if np.isnan(seen.mass).any():
-                layer = int(np.isnan(seen.mass).any((1, 2)).argmax())
-                raise ModelError(
-                    f"model {decoder.model!r}: attention became NaN at step {step}, layer {header.layers[layer]}; "
-                    f"check its weights and the text {text_name!r}"
-                )
-            writer.append(seen)
-            report("decode", step + 1, steps)
+    writer = AttentionWriter(path, header, steps=steps, prefill_mass=prefill_mass, overwrite=overwrite)
+    try:
+        with writer:
+            for step in range(steps):
+                seen, chosen = decoder.step(inputs[context + step] if mode == "forced" else chosen)
+                if np.isnan(seen.mass).any():
+                    layer = int(np.isnan(seen.mass).any((1, 2)).argmax())
+                    raise ModelError(
+                        f"model {decoder.model!r}: attention became NaN at step {step}, layer {header.layers[layer]}; "
+                        f"check its weights and the text {text_name!r}"
+                    )
+                writer.append(seen)
+                report("decode", step + 1, steps)
+    except KeyboardInterrupt:
+        kept = f"keeps its {writer.steps_done} complete steps" if writer.steps_done else "had no complete step and is removed"
+        raise KeyboardInterrupt(f"recording {str(path)!r} {kept}; record again for all {steps}") from None
     return path
 
 
@@ -118,7 +123,8 @@ def _context(decoder: Decoder, available: int, steps: int, context_tokens: int |
     if mode not in MODES:
         raise BadInput(f"mode {mode!r} is unknown: choose {' or '.join(MODES)}")
     if steps < 1 or (context_tokens is not None and context_tokens < 1):
-        raise BadInput(f"{steps} steps after {context_tokens} tokens cannot be recorded: both must be at least 1")
+        after = "" if context_tokens is None else f" after {context_tokens} tokens"
+        raise BadInput(f"{steps} steps{after} cannot be recorded: ask for at least 1 of each")
     taken = steps if mode == "forced" else 0
     needed = taken + (context_tokens or 1)
     if available < needed:
