@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -46,6 +47,21 @@ def test_damaged_weights_are_refused_by_tensor(folder, make_tiny, value):
         model.model.layers[2].mlp.up_proj.weight[3, 4] = value
     model.save_pretrained(folder)
     with pytest.raises(ModelError, match=r"model\.layers\.2\.mlp\.up_proj\.weight"):
+        load_model(str(folder))
+
+
+def test_truncated_weights_are_refused(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(str(folder))
+
+
+def test_missing_weights_are_refused_not_made_up(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.self_attn.k_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"model\.layers\.1\.self_attn\.k_proj\.weight"):
         load_model(str(folder))
 
 

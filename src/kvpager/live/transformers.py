@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,15 +51,17 @@ _PREFILL_QUERIES = 32
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide transformers' own progress bars meanwhile; the caller's `Progress` is told instead."""
-    bars: Any = logging
-    shown = bars.is_progress_bar_enabled()
-    bars.disable_progress_bar()
+    """Hide transformers' own progress bars and reports meanwhile; the caller is told what matters instead."""
+    talk: Any = logging
+    shown, verbosity = talk.is_progress_bar_enabled(), talk.get_verbosity()
+    talk.disable_progress_bar()
+    talk.set_verbosity_error()
     try:
         yield
     finally:
+        talk.set_verbosity(verbosity)
         if shown:
-            bars.enable_progress_bar()
+            talk.enable_progress_bar()
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
     Raises
     ------
     ModelError
-        If it is not found, of an unknown family, has no full-attention layer to speak of, or its weights hold NaN or inf.
+        If it is not found, of an unknown family, or its weights are damaged, incomplete, or hold NaN or inf.
     """
     with _quiet():
         return _load(name, progress or (lambda what, done, total: None))
@@ -107,8 +109,8 @@ def _load(name: str, progress: Progress) -> LoadedModel:
         config = AutoConfig.from_pretrained(source)
         geometry = geometry_of(config.to_dict(), name, dtype_bytes=4)
         tokenizer = AutoTokenizer.from_pretrained(source)
-        model: Any
-        model, report = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+        loader: Any = AutoModelForCausalLM
+        model, report = loader.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
     except KVPagerError:
         raise
     except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -148,7 +150,8 @@ def _smollm2(progress: Progress) -> Path:
         progress(f"convert {SMOLLM2}", 0, 3)
         tokenizer = AutoTokenizer.from_pretrained(Path(spec.origin).parent, gguf_file=_GGUF)
         progress(f"convert {SMOLLM2}", 1, 3)
-        model: Any = AutoModelForCausalLM.from_pretrained(Path(spec.origin).parent, gguf_file=_GGUF, dtype=torch.float32)
+        with contextlib.redirect_stderr(io.StringIO()):  # its bar over the file's tensors has no switch
+            model: Any = AutoModelForCausalLM.from_pretrained(Path(spec.origin).parent, gguf_file=_GGUF, dtype=torch.float32)
         progress(f"convert {SMOLLM2}", 2, 3)
         del model.config.quantization_config
         model.is_quantized, model.hf_quantizer = False, None
@@ -158,12 +161,13 @@ def _smollm2(progress: Progress) -> Path:
             tokenizer.save_pretrained(folder)
         except (OSError, SafetensorError) as error:
             raise StorageFull(
-                f"model {SMOLLM2!r} cannot be written to {str(cache)!r} ({error}): free space, or name another disk in XDG_CACHE_HOME"
+                f"model {SMOLLM2!r} cannot be written to {str(cache)!r} ({error}): free space, or set XDG_CACHE_HOME elsewhere"
             ) from error
-        with contextlib.suppress(OSError):
+        try:
             folder.rename(target)
-        if not target.is_dir():
-            shutil.move(folder, target)
+        except OSError:
+            if not target.is_dir():  # else another process was faster
+                raise
         progress(f"convert {SMOLLM2}", 3, 3)
     return target
 
