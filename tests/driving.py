@@ -93,5 +93,5 @@ def logged(stream, policy, capacity, pool="global", *, prefetcher=None, seed=0, 
         return moves
 
     replay.pager.request, replay.pager.place, replay.pager.prefetch = watched_request, watched_place, watched_prefetch
-    replay.run()
+    replay.counts = replay.run()
     return replay, log

@@ -200,13 +200,14 @@ class Pager:
         if len(tier) and tier.min() < 0:
             raise InvariantError(f"unit {int(units[tier < 0][0])} is asked for at {tick} but was never appended")
         hit = tier <= HBM
+        self.policy.on_access(tick, units, asks)
+        if self.prefetcher is None:
+            return Grant(tier, _NONE, ((), *self._stage(units[~hit], tier[~hit])), np.zeros(len(units), np.bool_))
+        self.prefetcher.on_access(tick, units, asks)
         flying = self._flying[units]
         early = self._early[units] & hit
         self._early[units[hit | flying]] = False
-        self.policy.on_access(tick, units, asks)
-        if self.prefetcher is not None:
-            self.prefetcher.on_access(tick, units, asks)
-        fetch = ~hit & ~flying
+        fetch = ~(hit | flying)
         return Grant(tier, units[flying], ((), *self._stage(units[fetch], tier[fetch])), early)
 
     def observe(self, seen: Seen) -> None:
@@ -332,8 +333,9 @@ class Pager:
         for a, b in pairwise([*range(0, len(misses), max(self.staging_units, 1)), len(misses)]):
             part, source = misses[a:b], tier[a:b]
             self._rounds.append(part)
-            by_tier = [(part[source == tier_number], tier_number) for tier_number in (DRAM, NVME)]
-            rounds.append(tuple(self._move(units, number, STAGE, "demand") for units, number in by_tier if len(units)))
+            tiers = (DRAM, NVME) if self._dram_units else ()
+            by_tier = [(number, part[source == number]) for number in tiers] or [(NVME, part)]
+            rounds.append(tuple(self._move(units, number, STAGE, "demand") for number, units in by_tier if len(units)))
         return rounds
 
     def _may_leave(self, layer: int) -> Ids:

@@ -142,7 +142,7 @@ def test_the_least_size_that_is_named_works():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("emma", "did you mean ema"), ("ema+snk", "choose among"), ("ema+sink:x", "'x'"), ("ema:alfa=1", "alpha")],
+    [("emma", "did you mean ema"), ("ema+snk", "choose among"), ("ema+sink:x", "whole number"), ("ema:alfa=1", "alpha")],
 )
 def test_misspelt_policies_are_explained(text, message):
     with pytest.raises((UnknownName, BadInput), match=message):

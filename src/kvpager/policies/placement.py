@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -28,14 +29,14 @@ class Placement(Policy):
 
     Parameters
     ----------
-    weights : tuple of float
-        Of R, E and N; >= 0, sum 1.
+    weights : sequence of float
+        Three: of R, E and N; >= 0, sum 1.
     alpha : float
         Of the EMA.
     scale : {"raw", "rank", "max", "uniform"}
         How E is normalised.
-    cuts : tuple of float, optional
-        Below the first: not kept in HBM, even if there is room; from the second on: tier 0.
+    cuts : sequence of float, optional
+        Two. Below the first: not kept in HBM, even if there is room; from the second on: tier 0.
         None: fill to capacity by P.
     half_life : float
         Of R, in steps.
@@ -45,10 +46,10 @@ class Placement(Policy):
         Whether E survives eviction.
     """
 
-    weights: tuple[float, float, float] = (0.25, 0.55, 0.20)
+    weights: Sequence[float] = (0.25, 0.55, 0.20)
     alpha: float = 0.2
     scale: str = "raw"
-    cuts: tuple[float, float] | None = None
+    cuts: Sequence[float] | None = None
     half_life: float = 128.0
     sink_tokens: int = 100
     persist_scores: bool = True

@@ -53,9 +53,11 @@ class MassEMA:
         units, mass = seen.units, seen.mass.astype(np.float64)
         layer = self.table.layer_view(self.scores, seen.tick.layer)
         layer *= 1 - self.alpha
-        weight = np.where(self._fresh[units] > 0, 1.0, self.alpha)
-        self.scores[units] += weight * mass
-        self._fresh[units] = 0
+        fresh = self._fresh[units] > 0
+        self.scores[units] += self.alpha * mass
+        if fresh.any():
+            self.scores[units[fresh]] = mass[fresh]
+            self._fresh[units] = 0
 
     def on_gone(self, units: Ids, freed: bool) -> None:
         """Forget units that ceased to exist, and evicted ones unless scores persist."""

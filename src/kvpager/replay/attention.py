@@ -8,20 +8,20 @@ policies that declare it (Belady) and the setting ``observe="all"``, which is la
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.core import ALL_LAYERS, DRAM, HBM, NVME, Budget, Demand, Grant, Move, Tick, UnitTable
+from kvpager.core import ALL_LAYERS, DRAM, NVME, Budget, Demand, Move, Tick, UnitTable
 from kvpager.errors import BadInput, CapacityError
 from kvpager.pager import Pager
 from kvpager.policies.base import Policy
 from kvpager.prefetch.base import Prefetcher
 from kvpager.replay.stream import Ask, Stream, units_being_written
+from kvpager.replay.tally import Counts, Tally
 from kvpager.tiers.modelled import ModelledTier
 
-__all__ = ["METADATA_BYTES_PER_UNIT", "Counts", "Replay", "capacity_units", "warmup_steps"]
+__all__ = ["METADATA_BYTES_PER_UNIT", "Replay", "capacity_units", "warmup_steps"]
 
 METADATA_BYTES_PER_UNIT = 16
 """Page-table slot (4), place and flags (4), two float32 scores (8); key summaries come on top."""
@@ -58,28 +58,6 @@ def capacity_units(stream: Stream, hbm_fraction: float, pool: str) -> int:
             f"are being written: give at least {100 * least * pools / stream.units:.3g} %"
         )
     return share * pools
-
-
-@dataclass
-class Counts:
-    """What one run counted after the warm-up."""
-
-    accesses: int = 0
-    hits: int = 0
-    unit_accesses: int = 0
-    unit_hits: int = 0
-    early_hits: int = 0
-    served: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, np.int64))
-    heads: int = 0
-    heads_complete: int = 0
-    kept: int = 0
-    bypassed: int = 0
-    fetched: int = 0
-    prefetched: int = 0
-    prefetched_used: int = 0
-    mass: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Resident mass by (layer, KV head), summed over the counted steps."""
-    steps: int = 0
 
 
 class Replay:
@@ -148,7 +126,7 @@ class Replay:
         if "future" in policy.needs:
             policy.set_future(*self._future())
         self.tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
-        self.counts = Counts(mass=np.zeros(layers * header.num_kv_heads))
+        self._tally = Tally(stream, self.warmup)
 
     def run(self, look: Callable[[Tick], None] | None = None) -> Counts:
         """Replay the prefill and every step; return what was counted.
@@ -165,7 +143,7 @@ class Replay:
             if look is not None:
                 look(ask.tick)
             self._tick(ask)
-        return self.counts
+        return self._tally.counts()
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
@@ -189,26 +167,22 @@ class Replay:
             sealed = table.sealed[units]
             for part in (units[sealed], units[~sealed]):
                 if len(part):
-                    self._submit(pager.append(seen.tick, part))
+                    self._submit(seen.tick, pager.append(seen.tick, part))
             self._settle(seen.tick)
             pager.observe(seen)
-            self._submit(pager.place(seen.tick, 0))
+            self._submit(seen.tick, pager.place(seen.tick, 0))
 
     def _tick(self, ask: Ask) -> None:
         pager, tick = self.pager, ask.tick
-        mass = self._resident_mass(tick) if tick.step >= self.warmup else None
+        resident = pager.resident(self.table.of_layer(tick.layer))
         grant = pager.request(Demand(tick, ask.units, ask.asks))
+        self._tally.judged(ask, grant, resident)
         last = len(grant.rounds) - 1
         for number, moves in enumerate(grant.rounds):
-            self._submit(moves)
+            self._submit(tick, moves)
             if number == last:
                 pager.observe(ask.seen)
-            placed = pager.place(tick, number)
-            self._submit(placed)
-            if mass is not None:
-                self.counts.kept += sum(len(move.units) for move in placed if move.why == "keep")
-        if mass is not None:
-            self._count(ask, grant, mass)
+            self._submit(tick, pager.place(tick, number))
         if self.prefetcher is not None:
             self._prefetch(tick)
         if self.check:
@@ -228,10 +202,10 @@ class Replay:
                 full = self._units_of(block - 1)
                 full = full[~table.sealed[full]]
                 table.seal(full)
-                self._submit(self.pager.seal(tick, full))
+                self._submit(tick, self.pager.seal(tick, full))
             table.open(self._sequence, block)
         new = self._units_of(block)
-        self._submit(self.pager.append(tick, new if tick.layer == ALL_LAYERS else new[table.layer[new] == tick.layer]))
+        self._submit(tick, self.pager.append(tick, new if tick.layer == ALL_LAYERS else new[table.layer[new] == tick.layer]))
 
     def _units_of(self, block: int) -> NDArray[np.int32]:
         base = block * self.table.units_per_block
@@ -243,10 +217,11 @@ class Replay:
             move = self.pager.pending[answer.move]
             if move.src == DRAM:
                 self.tiers[DRAM].forget(move.units)
-        self._submit(self.pager.settle(tick, done))
+        self._submit(tick, self.pager.settle(tick, done))
 
-    def _submit(self, moves: tuple[Move, ...]) -> None:
+    def _submit(self, tick: Tick, moves: tuple[Move, ...]) -> None:
         """Hand moves to the tiers they concern. A clean drop from HBM moves no bytes."""
+        self._tally.moved(tick.step, moves)
         for move in moves:
             if move.why in ("demand", "prefetch"):
                 self.tiers[move.src].submit(move, _NO_SLOTS)
@@ -255,37 +230,6 @@ class Replay:
             elif move.src == DRAM or move.why == "keep":
                 self.tiers[DRAM].forget(move.units)
 
-    def _resident_mass(self, tick: Tick) -> NDArray[np.float64]:
-        """Mass of what is in HBM at judgement, the open block included, float64 [layers, kv_heads]."""
-        recording, table = self.stream.recording, self.table
-        blocks = recording.open_block(tick.step) + 1
-        layers = slice(None) if tick.layer == ALL_LAYERS else slice(tick.layer, tick.layer + 1)
-        mass = recording.mass[tick.step, layers, :, :blocks].astype(np.float32)
-        resident = self.pager.resident(table.of_layer(tick.layer)[: blocks * mass.shape[0] * table.heads_per_layer])
-        by_head = resident.reshape(blocks, mass.shape[0], table.heads_per_layer).transpose(1, 2, 0)
-        held: NDArray[np.float64] = (mass * by_head).sum(axis=2, dtype=np.float64)
-        return held
-
-    def _count(self, ask: Ask, grant: Grant, mass: NDArray[np.float64]) -> None:
-        counts, tier = self.counts, grant.tier
-        hit = tier <= HBM
-        header = self.stream.recording.header
-        counts.accesses += int(ask.asks.sum())
-        counts.hits += int(ask.asks[hit].sum())
-        counts.unit_accesses += len(hit)
-        counts.unit_hits += int(np.count_nonzero(hit))
-        counts.early_hits += int(ask.asks[grant.early].sum())
-        counts.prefetched_used += int(np.count_nonzero(grant.early))
-        counts.served += np.bincount(tier, weights=ask.asks, minlength=6).astype(np.int64)
-        fetched = sum(len(move.units) for moves in grant.rounds for move in moves)
-        counts.fetched += fetched
-        heads = header.num_kv_heads * (len(header.layers) if ask.tick.layer == ALL_LAYERS else 1)
-        counts.heads += heads
-        counts.heads_complete += heads - len(np.unique(ask.head_of_ask[~hit[ask.unit_of_ask]]))
-        first = max(ask.tick.layer, 0) * header.num_kv_heads
-        counts.mass[first : first + heads] += mass.ravel()
-        counts.steps += ask.tick.layer in (ALL_LAYERS, 0)
-
     def _prefetch(self, tick: Tick) -> None:
         last = tick.layer in (ALL_LAYERS, self.table.num_layers - 1)
         if self.prefetcher is None or (self.prefetcher.when == "step" and not last):
@@ -293,7 +237,4 @@ class Replay:
         ahead = (
             ALL_LAYERS if self.prefetcher.when == "step" or tick.layer == ALL_LAYERS else (tick.layer + 1) % self.table.num_layers
         )
-        moves = self.pager.prefetch(tick, self.table.of_layer(ahead))
-        self._submit(moves)
-        if tick.step >= self.warmup:
-            self.counts.prefetched += sum(len(move.units) for move in moves if move.why == "prefetch")
+        self._submit(tick, self.pager.prefetch(tick, self.table.of_layer(ahead)))

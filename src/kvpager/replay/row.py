@@ -14,9 +14,10 @@ from kvpager.evidence import Evidence
 from kvpager.policies import make_policy
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import configure
-from kvpager.replay.attention import METADATA_BYTES_PER_UNIT, Counts, Replay, capacity_units
+from kvpager.replay.attention import METADATA_BYTES_PER_UNIT, Replay, capacity_units
 from kvpager.replay.bounds import dense_bound, interval_bound, top_mass_oracle
 from kvpager.replay.stream import Stream
+from kvpager.replay.tally import Counts
 
 __all__ = ["Case", "run_case"]
 

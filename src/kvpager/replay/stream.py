@@ -6,6 +6,7 @@ All selectors that replay accepts are residency-free, so the demand does not dep
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,11 @@ class Stream:
     asks: list[Ask]
     prefill: list[Seen]
     read_mass: float
+
+    @cached_property
+    def mass(self) -> NDArray[np.float32]:
+        """The recording's mass in float32, converted once, ``[steps, layer, kv_head, block]``."""
+        return self.recording.mass.astype(np.float32)
 
     @property
     def heads_per_layer(self) -> int:
