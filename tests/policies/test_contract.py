@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.driving import logged, small_stream
 
 from kvpager.core import Tick
 from kvpager.policies import PIN, POLICIES, make_policy
-from tests.driving import logged, small_stream
 
 CAPACITY = 16
 

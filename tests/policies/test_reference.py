@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.driving import logged, small_stream
+from tests.slow import KEYS, SlowReplay
 
 from kvpager.policies import POLICIES
 from kvpager.policies import scores as scores_module
 from kvpager.replay.stream import Setting
-from tests.driving import logged, small_stream
-from tests.slow import KEYS, SlowReplay
 
 POOL_SHARE = {"global": 1, "layer": 2, "equal": 4}
 

@@ -26,4 +26,5 @@ class Random(Policy):
         self._seed, self._layers = seed + 1, table.num_layers
 
     def keep_key(self, tick: Tick, units: Ids) -> NDArray[np.float64]:
-        return (tie_hash(units, self._seed, tick.step * self._layers + tick.layer) >> np.uint64(11)) * 2.0**-53
+        serial = tick.step * self._layers + tick.layer
+        return (tie_hash(units, self._seed, serial) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -137,9 +137,11 @@ def _context(decoder: Decoder, available: int, steps: int, context_tokens: int |
     context = context_tokens or available - taken
     longest = decoder.geometry.max_context_tokens
     if longest is not None and context + steps > longest:
+        most = longest - steps
+        remedy = f"record at most {most} context tokens" if most > 0 else f"record fewer than {longest} steps"
         raise ModelError(
             f"model {decoder.model!r} takes {longest} tokens, but {context} context tokens and {steps} steps are "
-            f"{context + steps}: record at most {max(0, longest - steps)} context tokens"
+            f"{context + steps}: {remedy}"
         )
     return context
 
