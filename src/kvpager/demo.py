@@ -65,6 +65,12 @@ def demo(
     KVPagerError
         As the recorder and the report raise it.
     """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"folder {str(out)!r} cannot be made ({error.strerror}): choose another place with --out") from error
+    trace = out / "attention.zarr"
+    check_target(trace, overwrite=True)
     import orjson
 
     from kvpager.live.transformers import SMOLLM2, RecordingDecoder, load_model
@@ -72,12 +78,6 @@ def demo(
     from kvpager.report.html import write_pngs, write_report
     from kvpager.traces.recorder import read_text, record
 
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"folder {str(out)!r} cannot be made ({error.strerror}): choose another place with --out") from error
-    trace = out / "attention.zarr"
-    check_target(trace, overwrite=True)
     text = Path(argparse.__file__)
     with stage("load model") as bar:
         model = load_model(SMOLLM2, progress=lambda what, done, total: bar(done, total, what))

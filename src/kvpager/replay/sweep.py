@@ -37,18 +37,30 @@ class Source:
     observe: str = "read"
 
 
-@lru_cache(maxsize=1)
-def _recording(path: Path) -> Recording:
-    from kvpager.traces.attention import read_recording
+def load_stream(source: Source, granularity: str = "head", fold: str = "mean") -> Stream:
+    """Read the recording and make its demand; remembered within a process until the recording changes."""
+    setting = Setting(granularity, source.clock, source.observe, fold)
+    return _stream(source.path, _state(source.path), source.selector, setting)
 
-    return read_recording(path)
+
+def _state(path: Path) -> frozenset[tuple[int, int]]:
+    """What differs once a recording does: each flush replaces a file in its folder."""
+    try:
+        return frozenset((file.stat().st_ino, file.stat().st_mtime_ns) for file in path.iterdir())
+    except OSError:
+        return frozenset()  # the reader will say what is wrong
 
 
 @lru_cache(maxsize=4)
-def load_stream(source: Source, granularity: str = "head", fold: str = "mean") -> Stream:
-    """Read the recording and make its demand; remembered within a process."""
-    setting = Setting(granularity, source.clock, source.observe, fold)
-    return make_stream(_recording(source.path), configure(SELECTORS, source.selector), setting)
+def _stream(path: Path, state: frozenset[tuple[int, int]], selector: str, setting: Setting) -> Stream:
+    return make_stream(_recording(path, state), configure(SELECTORS, selector), setting)
+
+
+@lru_cache(maxsize=1)
+def _recording(path: Path, state: frozenset[tuple[int, int]]) -> Recording:
+    from kvpager.traces.attention import read_recording
+
+    return read_recording(path)
 
 
 def _one(source: Source, case: Case) -> dict[str, Any]:
