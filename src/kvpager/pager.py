@@ -99,8 +99,6 @@ class Pager:
         if prefetcher is not None:
             prefetcher.reset(table, seed)
 
-    # ── what a driver may ask ────────────────────────────────────────────────────────────────────
-
     def resident(self, units: Ids) -> NDArray[np.bool_]:
         """Which of `units` stand in HBM now (tiers 0 and 1), bool [units]."""
         return _in_hbm(self._where[units])

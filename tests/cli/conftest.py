@@ -54,6 +54,12 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def entry():
+    """How to start the console entry as a process of its own."""
+    return [sys.executable, "-c", "from kvpager.cli import main; main()"]
+
+
+@pytest.fixture
 def kvpager(monkeypatch, capfd):
     """Run ``kvpager ARGUMENTS`` in this process."""
 
@@ -103,18 +109,21 @@ def refused(kvpager, here):
     return run
 
 
+def save_recording(recording, path):
+    """Write a recording that is in memory, and return `path`."""
+    with AttentionWriter(path, recording.header, steps=recording.steps, prefill_mass=recording.prefill_mass) as writer:
+        for step in range(recording.steps):
+            blocks = recording.open_block(step) + 1
+            mass, bound = recording.mass[step, ..., :blocks], recording.bound[step, ..., :blocks]
+            locality = [getattr(recording, name)[step] for name in ("special", "relative", "absolute")]
+            writer.append(Observation(mass, bound, recording.query_cosine[step], np.concatenate(locality, axis=-1)))
+    return path
+
+
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
     """A small recording on disk: 2 layers × 2 KV heads × 42 blocks, 32 steps."""
-    recording = synthetic_recording(context_tokens=640, steps=32)
-    path = tmp_path_factory.mktemp("recorded") / "t.zarr"
-    with AttentionWriter(path, recording.header, steps=32, prefill_mass=recording.prefill_mass) as writer:
-        for step in range(recording.steps):
-            blocks = recording.open_block(step) + 1
-            locality = [getattr(recording, name)[step] for name in ("special", "relative", "absolute")]
-            mass, bound = recording.mass[step, ..., :blocks], recording.bound[step, ..., :blocks]
-            writer.append(Observation(mass, bound, recording.query_cosine[step], np.concatenate(locality, axis=-1)))
-    return path
+    return save_recording(synthetic_recording(context_tokens=640, steps=32), tmp_path_factory.mktemp("recorded") / "t.zarr")
 
 
 @pytest.fixture
