@@ -127,6 +127,12 @@ def recorded(tmp_path_factory):
 
 
 @pytest.fixture
+def save():
+    """How to write a recording that is in memory."""
+    return save_recording
+
+
+@pytest.fixture
 def store(here, recorded):
     """A copy of the recording as ``t.zarr``, free to be damaged."""
     return Path(shutil.copytree(recorded, here / "t.zarr"))
