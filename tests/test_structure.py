@@ -27,7 +27,7 @@ ARROWS: dict[str, set[str]] = {
     # The table is the data flow: a part may import the parts to its left in the design's picture, and itself.
     "errors": set(),
     "units": {"errors"},
-    "evidence": {"errors"},
+    "evidence": {"errors", "units"},
     "core": {"errors"},
     "registry": {"errors"},
     "models": NOUNS,

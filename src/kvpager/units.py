@@ -12,7 +12,16 @@ import re
 
 from kvpager.errors import BadInput, CapacityError
 
-__all__ = ["format_bytes", "format_count", "format_duration", "format_share", "parse_bytes", "parse_share", "parse_tokens"]
+__all__ = [
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "format_quantity",
+    "format_share",
+    "parse_bytes",
+    "parse_share",
+    "parse_tokens",
+]
 
 _BYTES: dict[str, int] = {"B": 1} | {f"{p}B": 1000 ** (i + 1) for i, p in enumerate(["k", "M", "G", "T", "P"])}
 _BYTES |= {"KB": 1000} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate(["K", "M", "G", "T", "P"])}
@@ -122,3 +131,25 @@ def format_share(share: float) -> str:
 def format_count(count: float) -> str:
     """Print a count with thousands separators."""
     return f"{count:,.0f}" if float(count).is_integer() else f"{count:,.1f}"
+
+
+def format_quantity(value: float, unit: str) -> str:
+    """Print a value in its unit, at a readable scale: bytes and bytes/s in GB (1000-based), seconds, USD, FLOP/s.
+
+    ``format_quantity(8e12, "bytes/s") == "8 TB/s"``; a ratio (unit ``"1"``) is a bare number.
+    """
+    if not math.isfinite(value):
+        return f"{value} {unit}".removesuffix(" 1")
+    if unit == "s" and value >= 0:
+        return format_duration(value) if value else "0 s"
+    if unit in {"bytes", "B"}:
+        return format_bytes(value, binary=False)
+    if unit in {"bytes/s", "B/s"}:
+        return f"{format_bytes(value, binary=False)}/s"
+    if unit == "USD":
+        return f"${value:,.0f}" if abs(value) >= 1000 else f"${value:,.4g}"
+    if unit in {"FLOP", "FLOP/s", "W", "Wh"} and abs(value) >= 1000:
+        power = min(int(math.log10(abs(value)) // 3), 5)
+        return f"{value / 1000**power:.4g} {' kMGTP'[power]}{unit}"
+    number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return number if unit == "1" else f"{number} {unit}"
