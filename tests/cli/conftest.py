@@ -6,14 +6,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
+from tests.stored import save_recording
 
 from kvpager import cli
 from kvpager.testing.recordings import synthetic_recording
-from kvpager.traces.attention import AttentionWriter
-from kvpager.traces.decoder import Observation
 
 PROGRESS = re.compile(r"[a-z0-9 ]+: \d+/\d+")
 
@@ -107,17 +105,6 @@ def refused(kvpager, here):
         return line
 
     return run
-
-
-def save_recording(recording, path):
-    """Write a recording that is in memory, and return `path`."""
-    with AttentionWriter(path, recording.header, steps=recording.steps, prefill_mass=recording.prefill_mass) as writer:
-        for step in range(recording.steps):
-            blocks = recording.open_block(step) + 1
-            mass, bound = recording.mass[step, ..., :blocks], recording.bound[step, ..., :blocks]
-            locality = [getattr(recording, name)[step] for name in ("special", "relative", "absolute")]
-            writer.append(Observation(mass, bound, recording.query_cosine[step], np.concatenate(locality, axis=-1)))
-    return path
 
 
 @pytest.fixture(scope="session")
