@@ -13,7 +13,9 @@ from kvpager.units import (
     format_duration,
     format_quantity,
     format_share,
+    in_base_unit,
     parse_bytes,
+    parse_quantity,
     parse_share,
     parse_tokens,
 )
@@ -136,3 +138,37 @@ def test_shares_and_counts():
 )
 def test_a_quantity_is_printed_in_its_unit(value, unit, expected):
     assert format_quantity(value, unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("64GB/s", (64e9, "B/s")),
+        ("4.35 GiB/s", (4.35 * 1024**3, "B/s")),
+        ("2,250 TFLOP/s", (2.25e15, "FLOP/s")),
+        ("200ns", (200e-9, "s")),
+        ("13 us", (13e-6, "s")),
+        ("3.9kW", (3900.0, "W")),
+        ("0.168 USD/kWh", (0.168, "USD/kWh")),
+        ("5 USD/GB", (5e-9, "USD/B")),
+        ("86%", (0.86, "1")),
+        ("8MiB", (8 * 1024.0**2, "B")),
+    ],
+)
+def test_quantities_come_in_their_base_unit(text, expected):
+    assert parse_quantity(text) == expected
+
+
+@pytest.mark.parametrize("text", ["1T", "64G", "64", "64Gb/s", "64GBps", "200", "5USD/G", "3KW", "fast", "", "64 /s"])
+def test_a_quantity_of_an_ambiguous_unit_is_refused(text):
+    with pytest.raises(BadInput, match="write"):
+        parse_quantity(text)
+
+
+def test_near_units_are_named():
+    with pytest.raises(BadInput, match=r"unit 'GBps' is ambiguous or unknown.*GB"):
+        in_base_unit(1, "GBps")
+
+
+def test_a_price_per_byte_is_printed_per_gigabyte():
+    assert format_quantity(in_base_unit(10.9, "USD/GB")[0], "USD/B") == "$10.9/GB"

@@ -7,6 +7,7 @@ Decimal units (kB, MB, GB, TB) are powers of 1000, binary ones (KiB, MiB, GiB, T
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 
@@ -18,14 +19,28 @@ __all__ = [
     "format_duration",
     "format_quantity",
     "format_share",
+    "in_base_unit",
     "parse_bytes",
+    "parse_quantity",
     "parse_share",
     "parse_tokens",
 ]
 
 _BYTES: dict[str, int] = {"B": 1} | {f"{p}B": 1000 ** (i + 1) for i, p in enumerate(["k", "M", "G", "T", "P"])}
 _BYTES |= {"KB": 1000} | {f"{p}iB": 1024 ** (i + 1) for i, p in enumerate(["K", "M", "G", "T", "P"])}
-_NUMBER = re.compile(r"\s*([-+]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?(?:[eE][-+]?\d{1,2})?)\s*([A-Za-z%]*)\s*")
+_DIGITS = r"\s*([-+]?(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?(?:[eE][-+]?\d{1,2})?)\s*"
+_NUMBER = re.compile(rf"{_DIGITS}([A-Za-z%]*)\s*")
+_MEASURE = re.compile(rf"{_DIGITS}([A-Za-zµ%][A-Za-z/]*|)\s*")
+_PREFIXES = {"": 1.0} | {p: 1000.0 ** (i + 1) for i, p in enumerate(["k", "M", "G", "T", "P"])}
+_BASES: dict[str, tuple[float, str]] = (
+    {unit: (float(factor), "B") for unit, factor in _BYTES.items()}
+    | {f"{unit}/s": (float(factor), "B/s") for unit, factor in _BYTES.items()}
+    | {f"USD/{unit}": (1 / factor, "USD/B") for unit, factor in _BYTES.items()}
+    | {f"{prefix}{unit}": (factor, unit) for unit in ("FLOP/s", "W", "J", "Hz") for prefix, factor in _PREFIXES.items()}
+    | {"s": (1.0, "s"), "ms": (1e-3, "s"), "us": (1e-6, "s"), "µs": (1e-6, "s"), "ns": (1e-9, "s")}
+    | {unit: (1.0, unit) for unit in ("1", "USD", "USD/kWh", "USD/h")}
+    | {"%": (0.01, "1")}
+)
 
 
 def _split(text: str, what: str, remedy: str) -> tuple[float, str]:
@@ -60,6 +75,32 @@ def parse_bytes(text: str) -> int:
     if number < 0:
         raise CapacityError(f"size {text!r} is negative: {remedy}")
     return round(number * _BYTES[unit])
+
+
+def in_base_unit(number: float, unit: str) -> tuple[float, str]:
+    """Convert a number to the base unit of its kind: B, B/s, FLOP/s, s, W, J, Hz, USD, USD/B, USD/kWh, USD/h or 1.
+
+    ``in_base_unit(64, "GB/s") == (64e9, "B/s")``.
+
+    Raises
+    ------
+    BadInput
+        If the unit is unknown, or ambiguous such as ``"T"``, ``"G"`` or ``"Gb/s"``; the message names the near ones.
+    """
+    if unit not in _BASES:
+        near = difflib.get_close_matches(unit, _BASES, n=4, cutoff=0.3) or ["GB", "GiB", "GB/s", "TFLOP/s", "us", "USD", "W"]
+        raise BadInput(f"unit {unit!r} is ambiguous or unknown: write it out, for example {', '.join(near)}")
+    factor, base = _BASES[unit]
+    # Where the factor is below 1, dividing by the whole number keeps 5.2 ms equal to 0.0052 s.
+    return (number * factor if factor >= 1 else number / round(1 / factor)), base
+
+
+def parse_quantity(text: str) -> tuple[float, str]:
+    """Parse ``"64GB/s"``, ``"2250 TFLOP/s"`` or ``"250 ns"`` to a number in its base unit; see `in_base_unit`."""
+    match = _MEASURE.fullmatch(text)
+    if match is None:
+        raise BadInput(f"{text!r} is not a number with a unit: write for example 64GB/s, 8MiB or 250ns")
+    return in_base_unit(float(match[1].replace(",", "").replace("_", "")), match[2] or "(none)")
 
 
 def parse_share(text: str | float, *, whole_bytes: int | None = None) -> float:
@@ -146,6 +187,8 @@ def format_quantity(value: float, unit: str) -> str:
         return format_bytes(value, binary=False)
     if unit in {"bytes/s", "B/s"}:
         return f"{format_bytes(value, binary=False)}/s"
+    if unit == "USD/B":
+        return f"${value * 1000**3:,.4g}/GB"
     if unit == "USD":
         return f"${value:,.0f}" if abs(value) >= 1000 else f"${value:,.4g}"
     if unit in {"FLOP", "FLOP/s", "W", "Wh"} and abs(value) >= 1000:
