@@ -6,6 +6,7 @@
     ├── BadInput (ValueError)             the caller's fault: the CLI prints one line and exits with 2
     │   ├── UnknownName (LookupError)     a name that no registry holds; the message lists the near ones
     │   ├── ModelError                    a model or config that cannot be used, or is refused on purpose
+    │   ├── CatalogueError                a hardware catalogue file with a value that cannot be trusted or understood
     │   ├── TextError                     a text that is missing, empty or too short
     │   ├── TraceError                    a trace that is missing, foreign, truncated or newer than this version
     │   └── CapacityError                 a budget that cannot hold what must be held
@@ -22,6 +23,7 @@ from __future__ import annotations
 __all__ = [
     "BadInput",
     "CapacityError",
+    "CatalogueError",
     "InvariantError",
     "KVPagerError",
     "ModelError",
@@ -48,6 +50,10 @@ class UnknownName(BadInput, LookupError):
 
 class ModelError(BadInput):
     """A model, its weights or its config cannot be used."""
+
+
+class CatalogueError(BadInput):
+    """A hardware catalogue file is missing, unreadable, or has a value without label, source, date or clear unit."""
 
 
 class TextError(BadInput):
