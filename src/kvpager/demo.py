@@ -44,7 +44,7 @@ class Scale:
 
 
 QUICK = Scale(1536, 32, False, (0.054, 0.10, 0.25, 0.50), ("lru", "ema", "blend", "belady"), ("global", "equal"))
-FULL = Scale(3968, 128, True, CURVE_SIZES, CURVE_POLICIES, ("global", "layer", "equal"))
+FULL = Scale(3968, 96, True, CURVE_SIZES, CURVE_POLICIES, ("global", "layer", "equal"))
 
 
 def demo(

@@ -39,7 +39,7 @@ from kvpager.core import (
     UnitTable,
 )
 from kvpager.errors import CapacityError, InvariantError
-from kvpager.policies.base import Policy
+from kvpager.policies.base import PIN, Policy
 from kvpager.pool import Pools, best
 from kvpager.prefetch.base import Prefetcher
 
@@ -104,7 +104,7 @@ class Pager:
         return _in_hbm(self._where[units])
 
     def missing(self, units: Ids) -> Ids:
-        """Those of `units` that exist, are not in HBM and not on their way there."""
+        """Those of `units` that are neither in HBM nor on their way there."""
         return units[(self._where[units] > HBM) & ~self._flying[units]]
 
     def pinned(self) -> int:
@@ -274,7 +274,7 @@ class Pager:
         return tuple(moves)
 
     def release(self, units: Ids) -> tuple[Move, ...]:
-        """Forget freed units, wherever they stand; return the drop of those that were in HBM."""
+        """Forget freed units; return the drop of those that were in HBM."""
         self._leavers = None
         resident = self.resident(units)
         self.pools.add(units[resident | self._flying[units]], -1)
@@ -316,8 +316,7 @@ class Pager:
         self.pools.grow()
 
     def _move(self, units: Ids, src: int, dst: int, why: str) -> Move:
-        move = Move(self._next_move, units, src, dst, why)
-        self._next_move += 1
+        move, self._next_move = Move(self._next_move, units, src, dst, why), self._next_move + 1
         if why in ("backup", "prefetch"):
             self.pending[move.id] = move
         return move
@@ -349,7 +348,8 @@ class Pager:
         """Keys of `units`, the first `resident` of which are resident and get the keep bonus."""
         keys = self.policy.keep_key(tick, units)
         if self.policy.keep_bonus:
-            keys = np.concatenate([keys[:resident] + self.policy.keep_bonus, keys[resident:]])
+            bonus = np.where(keys[:resident] < PIN / 8, self.policy.keep_bonus, 0)  # among pins, being there is no merit
+            keys = np.concatenate([keys[:resident] + bonus, keys[resident:]])
         return keys
 
     def _make_room(self, tick: Tick, units: Ids) -> tuple[Move, ...]:

@@ -117,8 +117,8 @@ def test_ladder_in_front_of_other_sizes_with_subsets(well, store):
     document = well("ladder", "t.zarr", "--jobs", "1", "--hbm", "21KiB", "--subsets", "--json").document["ladder"]
     assert document["hbm_fraction"] == pytest.approx(0.25)
     for subsets in document["subsets"]:
-        assert len(subsets["block_hit_ratio"]) == 16
-        ratios = {tuple(entry["factors"]): entry["value"] for entry in subsets["block_hit_ratio"]}
+        assert len(subsets["rows"]) == 16
+        ratios = {tuple(entry["factors"]): entry["block_hit_ratio"] for entry in subsets["rows"]}
         everything = max(ratios, key=len)
         assert sum(subsets["shapley"].values()) == pytest.approx(ratios[everything] - ratios[()])
 

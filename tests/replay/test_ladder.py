@@ -45,7 +45,7 @@ def test_the_ladder_has_five_rungs_each_under_its_own_bound(source):
             assert row["block_hit_ratio"] <= row["bound"] + 1e-9
             assert row["granularity"] == ("head" if row["name"] in ("per_head", "prefetch") else "layer")
     for subset in document["subsets"]:
-        values = {frozenset(entry["factors"]): entry["value"] for entry in subset["block_hit_ratio"]}
+        values = {frozenset(entry["factors"]): entry["block_hit_ratio"] for entry in subset["rows"]}
         assert len(values) == 16
         assert sum(subset["shapley"].values()) == pytest.approx(values[frozenset(FACTORS)] - values[frozenset()])
     assert seen[-1][0] == seen[-1][1] == len(seen)

@@ -158,7 +158,7 @@ def _subsets(hbm_fraction: float, pool: str, value: Mapping[frozenset[str], floa
     return {
         "hbm_fraction": hbm_fraction,
         "pool": pool,
-        "block_hit_ratio": [{"factors": [f for f in FACTORS if f in group], "value": ratio} for group, ratio in value.items()],
+        "rows": [{"factors": [f for f in FACTORS if f in group], "block_hit_ratio": ratio} for group, ratio in value.items()],
         "shapley": shapley(value),
         "leave_one_out": {factor: value[everything] - value[everything - {factor}] for factor in FACTORS},
     }
