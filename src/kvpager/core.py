@@ -49,27 +49,53 @@ ALL_LAYERS = -1
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """What one attention layer keeps per token.
+    """What one layer keeps of a sequence.
 
     Parameters
     ----------
     num_kv_heads : int
-        KV heads.
+        KV heads; 0 for a layer without attention.
     k_dim, v_dim : int
-        Elements of a key and of a value.
+        Elements of a key and of a value. A latent vector counts as key, with no value beside it.
     window_tokens : int, optional
-        Sliding window; None for full attention.
+        Sliding window or attention chunk, after which K and V stop growing; None for full attention.
+    latent : bool
+        One vector for all heads (MLA): every tensor-parallel rank holds all of it.
+    index_dim : int
+        Elements of an indexer's key, one for each entry, never windowed (DSA and its kin).
+    compressed_dim : int
+        Elements of a compressed entry kept beside the window, never windowed (DeepSeek V4).
+    entry_tokens : int
+        Tokens behind one index key or compressed entry.
+    state_bytes : int
+        Constant bytes of a sequence, whatever its length: linear attention or Mamba.
+    state_heads : int
+        Into how many equal parts tensor parallelism can cut the state.
+    shares_layer : int, optional
+        The earlier layer whose KV this one reads instead of keeping its own.
     """
 
     num_kv_heads: int
     k_dim: int
     v_dim: int
     window_tokens: int | None = None
+    latent: bool = False
+    index_dim: int = 0
+    compressed_dim: int = 0
+    entry_tokens: int = 1
+    state_bytes: int = 0
+    state_heads: int = 1
+    shares_layer: int | None = None
 
     @property
     def elements_per_token(self) -> int:
-        """Elements of K and V that a token adds while it is inside the window."""
-        return self.num_kv_heads * (self.k_dim + self.v_dim)
+        """Elements of K and V that a token adds while it is inside the window; 0 if another layer keeps them."""
+        return 0 if self.shares_layer is not None else self.num_kv_heads * (self.k_dim + self.v_dim)
+
+    @property
+    def entry_elements(self) -> int:
+        """Elements that every `entry_tokens` tokens add, window or not."""
+        return self.compressed_dim + self.index_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +127,27 @@ class KVGeometry:
 
     @property
     def full_layers(self) -> tuple[int, ...]:
-        """Indices of the layers with full attention: those that tiering is about."""
-        return tuple(i for i, layer in enumerate(self.layers) if layer.window_tokens is None)
+        """Indices of the layers with full attention and KV of their own: those that tiering is about."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.elements_per_token and layer.window_tokens is None)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes that one more token adds while every window still has room."""
-        return self.dtype_bytes * sum(layer.elements_per_token for layer in self.layers)
+        """Bytes that one more token adds, on average, while every window still has room."""
+        return self.dtype_bytes * sum(
+            layer.elements_per_token + layer.entry_elements // layer.entry_tokens for layer in self.layers
+        )
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a sequence costs at any length: states of linear attention and Mamba layers."""
+        return sum(layer.state_bytes for layer in self.layers)
 
     def kv_bytes(self, context_tokens: int) -> int:
-        """Exact bytes of the cache after `context_tokens` tokens: windows stop growing."""
-        return self.dtype_bytes * sum(
-            layer.elements_per_token * min(context_tokens, layer.window_tokens or context_tokens) for layer in self.layers
+        """Exact architectural bytes of one sequence after `context_tokens` tokens: windows stop growing."""
+        return self.state_bytes + self.dtype_bytes * sum(
+            layer.elements_per_token * min(context_tokens, layer.window_tokens or context_tokens)
+            + layer.entry_elements * (context_tokens // layer.entry_tokens)
+            for layer in self.layers
         )
 
 

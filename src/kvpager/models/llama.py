@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from kvpager.core import KVGeometry
-from kvpager.models.base import FULL, MODELS, ConfigReader, refused
+from kvpager.models.base import FULL, ConfigReader, family, refused
 
 __all__ = ["llama"]
 
 
-@MODELS.register("llama")
+@family("llama")
 def llama(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: as many KV heads as query heads, ``head_dim`` = hidden size by heads."""
     windows = config.windows([FULL] * config.count("num_hidden_layers"), None)
-    if any(windows) or config.config.get("sliding_window"):
+    if any(windows) or config.get("sliding_window"):
         raise refused(config.name, "its config asks for sliding windows, which family 'llama' does not have")
-    return config.geometry("llama", windows, kv_heads=None, head_dim=None)
+    heads = config.heads()
+    return config.model("llama", heads.q, [heads.layer()] * len(windows))

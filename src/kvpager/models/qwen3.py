@@ -1,15 +1,23 @@
-"""Qwen3: as Qwen2, with a ``head_dim`` of its own (128 unless the config says otherwise)."""
+"""Qwen3, dense, mixture of experts or with vision: as Qwen2, with a ``head_dim`` of its own (128 for the dense ones)."""
 
 from __future__ import annotations
 
 from kvpager.core import KVGeometry
-from kvpager.models.base import MODELS, ConfigReader
+from kvpager.models.base import ConfigReader, family
 from kvpager.models.qwen2 import qwen_windows
 
-__all__ = ["qwen3"]
+__all__ = ["qwen3", "qwen3_moe"]
 
 
-@MODELS.register("qwen3")
+@family("qwen3", "qwen3_vl_text")
 def qwen3(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: 32 KV heads, ``head_dim`` 128."""
-    return config.geometry("qwen3", qwen_windows(config), kv_heads=32, head_dim=128)
+    heads = config.heads(kv_heads=32, head_dim=128)
+    return config.model("qwen3", heads.q, [heads.layer(window) for window in qwen_windows(config)])
+
+
+@family("qwen3_moe", "qwen3_vl_moe_text")
+def qwen3_moe(config: ConfigReader) -> KVGeometry:
+    """Number of KV heads required; ``head_dim`` = hidden size by heads unless the config says otherwise."""
+    heads = config.heads(kv_heads=config.count("num_key_value_heads"))
+    return config.model("qwen3_moe", heads.q, [heads.layer(window) for window in qwen_windows(config)])
