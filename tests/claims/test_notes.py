@@ -2,16 +2,8 @@
 
 import pytest
 
-from kvpager.claims.notes import (
-    CLAIMS,
-    CONTRADICTED,
-    INCONCLUSIVE,
-    LADDER_RUNGS,
-    NOT_SETTLEABLE,
-    SUPPORTED,
-    closing_paragraph,
-    judge,
-)
+from kvpager.claims.ledger import CONTRADICTED, INCONCLUSIVE, NOT_SETTLEABLE, SUPPORTED
+from kvpager.claims.notes import CLAIMS, LADDER_RUNGS, closing_paragraph, judge
 
 STATED = [claim for _, claim in LADDER_RUNGS.values()]
 
@@ -44,7 +36,7 @@ def heads(recency, anchor):
 
 def test_facts_of_the_note():
     assert STATED == [0.72, 0.80, 0.87, 0.93, 0.97]
-    assert {claim.id for claim in CLAIMS} >= {
+    assert {*CLAIMS} >= {
         "ladder-values",
         "ladder-rope-4",
         "locality-80-10",
@@ -55,7 +47,7 @@ def test_facts_of_the_note():
 
 def test_every_claim_is_judged_even_on_an_empty_document():
     verdicts = judge({})
-    assert [v["id"] for v in verdicts] == [claim.id for claim in CLAIMS]
+    assert [v["id"] for v in verdicts] == [*CLAIMS]
     assert {v["outcome"] for v in verdicts} == {NOT_SETTLEABLE}
     assert all(v["finding"].startswith("this run has no ") for v in verdicts)
 

@@ -1,7 +1,6 @@
 """The source notes' claims that one recording can speak to, and what a run's document says about them.
 
-The notes' numbers are modelled (analytical) where no other label is given; their author has withdrawn the
-ladder and the 97 %. Outcomes are computed from the document, never written down here. One rule for every
+What is claimed, with its numbers, tolerances and status, stands in the ledger (`kvpager.claims.ledger`). Outcomes are computed from the document, never written down here. One rule for every
 figure: within the claim's tolerance it is *supported*, within twice the tolerance *inconclusive*, beyond
 *contradicted*; what the document does not hold, or one text cannot show, is *not settleable here*. All of it
 is about one model and one text.
@@ -9,39 +8,32 @@ is about one model and one text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from kvpager.claims.check import rederive
+from kvpager.claims.ledger import CONTRADICTED, INCONCLUSIVE, NOT_SETTLEABLE, SUPPORTED, Claim, claim, claims, status
+
 __all__ = [
     "CLAIMS",
-    "CONTRADICTED",
-    "INCONCLUSIVE",
     "LADDER_RUNGS",
-    "NOT_SETTLEABLE",
-    "SUPPORTED",
-    "Claim",
     "Finding",
     "closing_paragraph",
     "judge",
     "points",
 ]
 
-SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_SETTLEABLE = "supported", "contradicted", "inconclusive", "not settleable here"
-
 LADDER_RUNGS: dict[str, tuple[str, float]] = {
-    "lru": ("LRU", 0.72),
-    "sink": ("+ sink pin", 0.80),
-    "ema": ("+ EMA", 0.87),
-    "per_head": ("+ per head", 0.93),
-    "prefetch": ("+ RoPE prefetch", 0.97),
+    name: (label, percent / 100)
+    for (name, label), percent in zip(
+        {"lru": "LRU", "sink": "+ sink pin", "ema": "+ EMA", "per_head": "+ per head", "prefetch": "+ RoPE prefetch"}.items(),
+        claim("ladder-steps").stated,
+        strict=True,
+    )
 }
 """Rung → name for people and the block hit ratio that the note claims for it. Analytical; withdrawn by the author."""
-
-_LADDER_TOLERANCE, _GAIN_TOLERANCE, _SHARE_TOLERANCE, _HOT_TOLERANCE = 0.03, 0.01, 0.05, 0.005
-
-_TIER01 = 0.0684
-"""Share of the KV that the note's tiers 0 and 1 can hold together; tier 1 alone holds 5.4 %."""
 
 
 class Finding(NamedTuple):
@@ -58,17 +50,6 @@ class _Absent(Exception):
     """The document does not hold what a claim is about."""
 
 
-class Claim(NamedTuple):
-    """One claim, by its id in the ledger."""
-
-    id: str
-    note: str
-    stated: str
-    evidence: str
-    """How the note knows it."""
-    finds: Callable[[Mapping[str, Any]], Finding]
-
-
 def judge(doc: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Judge every claim of `CLAIMS` by a run's document.
 
@@ -80,23 +61,33 @@ def judge(doc: Mapping[str, Any]) -> list[dict[str, Any]]:
     Returns
     -------
     list of dict
-        ``id note stated stated_evidence finding outcome evidence``; `evidence` is the finding's.
+        ``id note stated stated_evidence status finding outcome evidence``; `evidence` is the finding's.
     """
     verdicts = []
-    for claim in CLAIMS:
-        found = _find(claim, doc)
+    for one in _claims():
+        found = _find(one, doc)
         verdicts.append(
             {
-                "id": claim.id,
-                "note": claim.note,
-                "stated": claim.stated,
-                "stated_evidence": claim.evidence,
+                "id": one.id,
+                "note": _section_of(one),
+                "stated": one.says,
+                "stated_evidence": one.label,
+                "status": status(one.id),
                 "finding": found.text,
                 "outcome": found.outcome,
                 "evidence": found.evidence,
             }
         )
     return verdicts
+
+
+def _claims() -> list[Claim]:
+    return [claims()[name] for name in CLAIMS]
+
+
+def _section_of(one: Claim) -> str:
+    """Note and section without the diagram's number: ``"000 §6"``."""
+    return re.sub(r" D[\d.]+|, caption| vs .*| \(audit\)", "", one.note)
 
 
 def closing_paragraph(doc: Mapping[str, Any]) -> str:
@@ -112,14 +103,14 @@ def closing_paragraph(doc: Mapping[str, Any]) -> str:
     str
         Plain text, one paragraph.
     """
-    found = [(claim, _find(claim, doc)) for claim in CLAIMS]
+    found = [(one, _find(one, doc)) for one in _claims()]
     trace = doc.get("trace", {})
     words = [CONTRADICTED, SUPPORTED, INCONCLUSIVE, NOT_SETTLEABLE]
     counts = [sum(finding.outcome == word for _, finding in found) for word in words]
     tally = ", ".join(f"{count} {word}" for count, word in zip(counts, words, strict=True) if count)
     where = f"One model ({trace.get('model', 'not named')}), one text ({trace.get('text', 'not named')})"
     size = f"{trace.get('context_tokens', '?')} tokens of context and {trace.get('steps', '?')} decode steps"
-    findings = " ".join(f"{claim.stated}: {f.outcome} ({f.brief})." for claim, f in found if f.outcome != NOT_SETTLEABLE)
+    findings = " ".join(f"{one.says}: {f.outcome} ({f.brief})." for one, f in found if f.outcome != NOT_SETTLEABLE)
     short = trace.get("steps", 0) < 64 or trace.get("context_tokens", 0) < 4096
     caution = " A short run: read directions, not magnitudes." if short else ""
     return (
@@ -128,9 +119,9 @@ def closing_paragraph(doc: Mapping[str, Any]) -> str:
     )
 
 
-def _find(claim: Claim, doc: Mapping[str, Any]) -> Finding:
+def _find(one: Claim, doc: Mapping[str, Any]) -> Finding:
     try:
-        return claim.finds(doc)
+        return CLAIMS[one.id](doc)
     except _Absent as absent:
         return Finding(NOT_SETTLEABLE, f"this run has no {absent}", "analytical")
 
@@ -139,6 +130,15 @@ def _outcome(distance: float, tolerance: float) -> str:
     """Apply the one rule; the slack absorbs the rounding of stored figures."""
     slack = 1e-9
     return SUPPORTED if distance <= tolerance + slack else INCONCLUSIVE if distance <= 2 * tolerance + slack else CONTRADICTED
+
+
+def _stated(id: str, place: int = 0) -> float:
+    """A stated share, as a ratio: the ledger has per cent and points."""
+    return claim(id).stated[place] / 100
+
+
+def _tolerance(id: str) -> float:
+    return claim(id).tolerance[0] / 100
 
 
 def _section(doc: Mapping[str, Any], key: str, name: str) -> Any:
@@ -163,14 +163,14 @@ def points(gain: float) -> str:
 
 
 def _ladder_values(doc: Mapping[str, Any]) -> Finding:
-    stated = [claim for _, claim in LADDER_RUNGS.values()]
+    stated = [claimed for _, claimed in LADDER_RUNGS.values()]
     distances, texts, briefs = [], [], []
     for pool, rungs in _main_ladders(doc):
         hits = [rung["block_hit_ratio"] for rung in rungs]
-        beyond = sum(rung["bound"] < claim - 1e-9 for rung, claim in zip(rungs, stated, strict=True))
+        beyond = sum(rung["bound"] < claimed - 1e-9 for rung, claimed in zip(rungs, stated, strict=True))
         figures = " / ".join(f"{100 * hit:.1f}" for hit in hits)
         steps = " / ".join(points(after - before) for before, after in pairwise(hits))
-        distances.append(max(abs(hit - claim) for hit, claim in zip(hits, stated, strict=True)))
+        distances.append(max(abs(hit - claimed) for hit, claimed in zip(hits, stated, strict=True)))
         texts.append(
             f"{pool} pool: {figures} %, steps of {steps} points, {beyond} of the 5 stated values above their rung's bound"
         )
@@ -178,7 +178,7 @@ def _ladder_values(doc: Mapping[str, Any]) -> Finding:
     if not texts:
         raise _Absent("ladder with all five rungs")
     size = f"{100 * doc['ladder']['hbm_fraction']:.4g} % of the KV in HBM"
-    outcome = _outcome(min(distances), _LADDER_TOLERANCE)
+    outcome = _outcome(min(distances), _tolerance("ladder-values"))
     return Finding(outcome, f"block hits with {size}; {'; '.join(texts)}", "simulated", f"{', '.join(briefs)}; {size}")
 
 
@@ -187,12 +187,14 @@ def _rope_gain(doc: Mapping[str, Any]) -> Finding:
     if not gains:
         raise _Absent("ladder with all five rungs")
     text = ", ".join(f"{points(gain)} points in the {pool} pool" for pool, gain in gains.items())
-    outcome = _outcome(min(abs(gain - 0.04) for gain in gains.values()), _GAIN_TOLERANCE)
+    stated = _stated("ladder-rope-4")
+    outcome = _outcome(min(abs(gain - stated) for gain in gains.values()), _tolerance("ladder-rope-4"))
     return Finding(outcome, text, "simulated", text)
 
 
 def _hot_set(doc: Mapping[str, Any]) -> Finding:
-    rows = [row for row in _all_rows(doc) if row["hbm_fraction"] <= _TIER01 + 1e-9]
+    stated, both_tiers = _stated("hot-97-plausible"), rederive("dense-hit-rate").values[0] / 100  # 5.4 % is tier 1 alone
+    rows = [row for row in _all_rows(doc) if row["hbm_fraction"] <= both_tiers + 1e-4]
     causal = [row for row in rows if row["policy"] != "belady"]
     if not causal:
         raise _Absent("policy replayed at 5.4 to 6.84 % of the KV in HBM")
@@ -200,8 +202,8 @@ def _hot_set(doc: Mapping[str, Any]) -> Finding:
     limit = max(max(row["block_hit_ratio"], row.get("bound", 0.0)) for row in rows)
     hits = f"{100 * best['block_hit_ratio']:.1f} %"
     name = f"{best.get('label', best['policy'])}, {best['pool']} pool, {100 * best['hbm_fraction']:.4g} % of the KV in HBM"
-    reached = _outcome(max(0.0, 0.97 - best["block_hit_ratio"]), _HOT_TOLERANCE)
-    outcome = INCONCLUSIVE if reached == CONTRADICTED and limit >= 0.97 else reached
+    reached = _outcome(max(0.0, stated - best["block_hit_ratio"]), _tolerance("hot-97-plausible"))
+    outcome = INCONCLUSIVE if reached == CONTRADICTED and limit >= stated else reached
     text = f"the best policy ({name}) hits {hits} of the accesses; no policy can pass {100 * limit:.1f} %"
     return Finding(outcome, text, best.get("evidence", "simulated"), f"{hits} at best, {100 * limit:.1f} % for a clairvoyant")
 
@@ -223,7 +225,12 @@ def _dense(doc: Mapping[str, Any]) -> Finding:
     text = (
         f"a dense step reads every block, so any policy hits the resident share, {share}; more needs a selection, which is lossy"
     )
-    return Finding(_outcome(abs(dense - 0.97), _LADDER_TOLERANCE), text, "analytical", f"{share}, the resident share")
+    return Finding(
+        _outcome(abs(dense - _stated("dense-hit-rate")), _tolerance("dense-hit-rate")),
+        text,
+        "analytical",
+        f"{share}, the resident share",
+    )
 
 
 def _locality(doc: Mapping[str, Any]) -> Finding:
@@ -233,15 +240,16 @@ def _locality(doc: Mapping[str, Any]) -> Finding:
     text = (
         f"{found} of the mass; {bare} once the first 4 tokens, with {sink}, are set aside; {heads} of the query heads reach 80 %"
     )
-    outcome = _outcome(abs(profile["newest_10_percent"] - 0.8), _SHARE_TOLERANCE)
+    outcome = _outcome(abs(profile["newest_10_percent"] - _stated("locality-80-10")), _tolerance("locality-80-10"))
     return Finding(outcome, text, profile["evidence"], f"{found}, or {bare} with the first 4 tokens set aside")
 
 
 def _head_split(doc: Mapping[str, Any]) -> Finding:
     heads = _section(doc, "head_types", "head types")
     kinds, bare = heads["q_heads"]["kinds"], heads["q_heads"]["without_sink"]
-    stated = {"recency": 0.40, "anchor": 0.15}
-    far = any(_outcome(abs(kinds[kind]["share"] - share), _SHARE_TOLERANCE) == CONTRADICTED for kind, share in stated.items())
+    stated = {"recency": _stated("head-split", 0), "anchor": _stated("head-split", 1)}
+    tolerance = _tolerance("head-split")
+    far = any(_outcome(abs(kinds[kind]["share"] - share), tolerance) == CONTRADICTED for kind, share in stated.items())
     brief = ", ".join(f"{100 * kinds[kind]['share']:.0f} % {kind}" for kind in stated)
     aside = ", ".join(f"{100 * bare[kind]['share']:.0f} % {kind}" for kind in stated)
     text = (
@@ -264,19 +272,13 @@ def _distance(doc: Mapping[str, Any]) -> Finding:
     return Finding(NOT_SETTLEABLE, text, doc["locality"]["evidence"])
 
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim("ladder-values", "000 §15", "The ladder 72 → 80 → 87 → 93 → 97 %", "analytical", _ladder_values),
-    Claim("ladder-rope-4", "000 §15", "RoPE-aware prefetch adds 4 points", "analytical", _rope_gain),
-    Claim("hot-97-plausible", "000 §10, §15", "97 % of the accesses hit with 5.4 % of the KV in HBM", "analytical", _hot_set),
-    Claim("dense-hit-rate", "000 §10", "The same 97 % under dense attention", "analytical", _dense),
-    Claim(
-        "locality-80-10",
-        "000 §6",
-        "80 % of the attention goes to the newest 10 % of the tokens",
-        "external-literature",
-        _locality,
-    ),
-    Claim("head-split", "000 §8", "Heads: 40 % recency, 15 % anchor, 25 % retrieval, 20 % syntactic", "assumption", _head_split),
-    Claim("rope-locality-geometric", "000 §7", "RoPE makes locality a geometric property", "analytical", _distance),
-)
-"""Claims that a recording and its replay can speak to, by their ids in the ledger."""
+CLAIMS: dict[str, Callable[[Mapping[str, Any]], Finding]] = {
+    "ladder-values": _ladder_values,
+    "ladder-rope-4": _rope_gain,
+    "hot-97-plausible": _hot_set,
+    "dense-hit-rate": _dense,
+    "locality-80-10": _locality,
+    "head-split": _head_split,
+    "rope-locality-geometric": _distance,
+}
+"""Claims that a recording and its replay can speak to, by their ids in the ledger, and what judges each."""
