@@ -18,7 +18,7 @@ from typing import Any
 from kvpager.errors import BadInput, InvariantError
 from kvpager.units import format_quantity
 
-__all__ = ["Evidence", "Quantity", "combine", "derive", "propagate", "weakest"]
+__all__ = ["Evidence", "Quantity", "combine", "derive", "explain", "propagate", "weakest"]
 
 
 class Evidence(IntEnum):
@@ -134,7 +134,7 @@ class Quantity:
 
         An input that was explained further up is named again without its own inputs.
         """
-        return list(self._explain("", set()))
+        return explain(self)
 
     def _explain(self, indent: str, seen: set[int]) -> Iterator[str]:
         again = id(self) in seen and bool(self.inputs)
@@ -260,3 +260,9 @@ def propagate(
     corners = itertools.product(*(dict.fromkeys((part.low, part.high)) if part.is_range else (part.value,) for part in inputs))
     results = [float(function(*corner)) for corner in corners]
     return derive(name, value, unit, formula, inputs, source, method, min(value, *results), max(value, *results))
+
+
+def explain(*quantities: Quantity) -> list[str]:
+    """Return the derivations of several quantities, each step once: see `Quantity.explain`."""
+    seen: set[int] = set()
+    return [line for quantity in quantities for line in quantity._explain("", seen)]
