@@ -202,10 +202,8 @@ def explain(id: str) -> list[str]:
     if found.values:
         lines.append(f"  derived  {_figures(found.values, one.unit)}")
     if one.stated and len(one.stated) == len(found.values) and one.relation == "equal":
-        gaps = np.subtract(found.values, one.stated)
-        lines.append(
-            f"  off by   {_figures(gaps.tolist(), one.unit)}; tolerance {_figures(sorted(set(one.tolerance)), one.unit)}"
-        )
+        gaps = _figures(np.subtract(found.values, one.stated).tolist(), one.unit)
+        lines.append(f"  off by   {gaps}; tolerance {_figures(sorted(set(one.tolerance)), one.unit)}")
     lines += [f"  verdict  {one.verdict}", f"  outcome  {_outcome(one, found.values)}", f"  finding  {_finding(one, found)}"]
     for entry in history(id):
         more = f" Instead: {entry.replacement}" if entry.replacement else ""

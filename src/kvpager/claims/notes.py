@@ -1,9 +1,9 @@
 """The source notes' claims that one recording can speak to, and what a run's document says about them.
 
-What is claimed, with its numbers, tolerances and status, stands in the ledger (`kvpager.claims.ledger`). Outcomes are computed from the document, never written down here. One rule for every
-figure: within the claim's tolerance it is *supported*, within twice the tolerance *inconclusive*, beyond
-*contradicted*; what the document does not hold, or one text cannot show, is *not settleable here*. All of it
-is about one model and one text.
+What is claimed, with its numbers, tolerances and status, stands in the ledger (`kvpager.claims.ledger`). Outcomes
+are computed from the document, never written down. One rule for every figure: within the claim's tolerance it
+is *supported*, within twice the tolerance *inconclusive*, beyond *contradicted*; what the document does not hold, or
+one text cannot show, is *not settleable here*. All of it is about one model and one text.
 """
 
 from __future__ import annotations

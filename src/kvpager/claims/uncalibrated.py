@@ -59,7 +59,5 @@ def used(*names: str) -> tuple[Constant, ...]:
 
 def printed(*names: str) -> list[str]:
     """Short lines for a reader: each constant that these plug-ins or commands use, its value and who calibrated it."""
-    return [
-        f"{one.symbol} = {one.text}: {one.controls} ({f'calibrated by {one.calibrated_by}' if one.calibrated_by else 'uncalibrated'})"
-        for one in used(*names)
-    ]
+    by = {one: f"calibrated by {one.calibrated_by}" if one.calibrated_by else "uncalibrated" for one in used(*names)}
+    return [f"{one.symbol} = {one.text}: {one.controls} ({how})" for one, how in by.items()]

@@ -1,0 +1,67 @@
+"""The register names what nobody has fitted, with the values that the plug-ins really use."""
+
+import json
+
+import pytest
+
+from kvpager.claims.ledger import claims
+from kvpager.claims.uncalibrated import printed, register, used
+from kvpager.policies.ema import EMA
+from kvpager.policies.placement import Placement
+from kvpager.prefetch.blend import RopeEMA
+
+VALUES = {one.symbol: one.value for one in register()}
+
+
+@pytest.mark.parametrize(
+    ("symbol", "value"),
+    [
+        ("A", "100 position"),
+        ("W", "200 positions"),
+        ("D", "100 positions"),
+        ("b_d, b_e", [0.6, 0.4]),
+        ("alpha", 0.2),
+        ("B", "16 tokens"),
+        ("head split", ["40 %", "15 %", "25 %", "20 %"]),
+        ("hit split", ["97 %", "2.7 %", "0.3 %"]),
+        ("w_R, w_E, w_N", [0.25, 0.55, 0.2]),
+        ("cut_1", 0.3),
+        ("cut_2", 0.6),
+    ],
+)
+def test_what_must_be_in_it(symbol, value):
+    assert VALUES[symbol] == value
+
+
+def test_every_constant_says_what_it_does():
+    assert len(VALUES) == len(register())
+    for one in register():
+        assert one.claim in claims()
+        assert one.controls
+        assert one.direction
+        assert one.used_by
+        assert one.calibrated_by == "", "name the run here once there is one, and test that it exists"
+
+
+def test_plug_ins_use_the_registered_values():
+    assert EMA().alpha == Placement().alpha == VALUES["alpha"]
+    assert [*Placement().weights] == VALUES["w_R, w_E, w_N"]
+    assert f"{Placement().sink_tokens} position" == VALUES["A"]
+    prefetch = RopeEMA()
+    assert [prefetch.rope_weight, prefetch.ema_weight] == VALUES["b_d, b_e"]
+    assert f"{prefetch.distance_scale:g} positions" == VALUES["D"]
+
+
+def test_a_result_prints_those_it_uses():
+    lines = printed("policy ema")
+    assert lines == ["alpha = 0.2: how fast the EMA of attention forgets (uncalibrated)"]
+    assert {one.symbol for one in used("prefetcher blend")} == {"alpha", "W", "D", "b_d, b_e"}
+    assert printed("policy lru") == []
+    assert len(printed("policy ema", "prefetcher blend")) == 4
+
+
+def test_it_travels_as_json():
+    documents = json.loads(json.dumps([one.to_json() for one in register()]))
+    assert {"symbol", "default", "claim", "controls", "direction", "calibrated_by", "used_by"} == set(documents[0])
+    assert documents[0]["default"] == 0.2
+    assert documents[0]["calibrated_by"] is None
