@@ -44,7 +44,7 @@ _SUSPECT_WORDS = frozenset(
     {"bidirectional", "chunk", "chunked", "compress", "compressed", "compression", "conv", "cross", "encoder", "global", "index"}
     | {"indexer", "kda", "kv", "latent", "linear", "mamba", "mla", "shared", "share", "sharing", "sparse", "ssm", "swa", "window"}
 )
-_HARMLESS_WORDS = frozenset({"expert", "experts", "intermediate", "mlp", "moe", "norm", "mtp", "rope"})
+_HARMLESS_WORDS = frozenset({"expert", "experts", "intermediate", "mlp", "moe", "norm", "mtp", "rope", "activation"})
 _HARMLESS_KEYS = frozenset(
     {"use_sliding_window", "sliding_window", "max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"}
     | {"decoder_sparse_step", "chunk_size", "mamba_hidden_act", "use_mamba_kernels"}
@@ -53,6 +53,7 @@ _HARMLESS_KEYS = frozenset(
 Family = Callable[["ConfigReader"], KVGeometry]
 MODELS: Registry[Family] = Registry("models", "kvpager.models")
 _NEEDS: dict[str, set[str]] = {}
+_FAMILY: dict[str, str] = {}
 
 
 def family(*model_types: str, needs: Sequence[str] = ()) -> Callable[[Family], Family]:
@@ -70,6 +71,7 @@ def family(*model_types: str, needs: Sequence[str] = ()) -> Callable[[Family], F
     def file(function: Family) -> Family:
         for model_type in model_types:
             function = MODELS.register(model_type)(function)
+            _FAMILY[model_type] = model_types[0]
         for key in needs:
             _NEEDS.setdefault(key, set()).update(model_types)
         return function
@@ -110,6 +112,7 @@ class ConfigReader:
         self.name = name
         self.dtype_bytes = dtype_bytes
         self.state_dtype_bytes = state_dtype_bytes
+        self.family = _FAMILY.get(str(config.get("model_type")), str(config.get("model_type")))
         self._read: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -118,11 +121,20 @@ class ConfigReader:
         value = self.config.get(key)
         return default if value is None else value
 
-    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return a whole number >= `least`; a missing key gives `default` or, without one, is refused."""
+    def required(self, key: str, default: Any = None) -> Any:
+        """Return a key's value; a missing key gives `default` or, without one, is refused."""
         value = self.get(key, default)
         if value is None:
             raise refused(self.name, f"its config has no {key!r}{_needed_by(key)}")
+        return value
+
+    def ignore(self, *keys: str) -> None:
+        """Note keys that sound as if they spoke of the cache, but cost no bytes."""
+        self._read.update(keys)
+
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """Return a whole number >= `least`; a missing key gives `default` or, without one, is refused."""
+        value = self.required(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             kind = "a positive whole number" if least == 1 else f"a whole number of at least {least}"
             raise refused(self.name, f"its config says {key} = {value!r}, which is not {kind}")
@@ -135,23 +147,20 @@ class ConfigReader:
             raise refused(self.name, f"its config says {key} = {value!r}, which is neither true nor false")
         return value
 
-    def per_layer(self, key: str, default: Sequence[Any] | None = None) -> Sequence[Any]:
-        """Return a list with one entry a layer; a missing key gives `default` or, without one, is refused."""
+    def per_layer(self, key: str, default: Sequence[Any] | None = None, *, known: Sequence[Any] | None = None) -> list[Any]:
+        """Return a list with one entry a layer, each among `known`; a missing key gives `default` or is refused."""
         layers = self.count("num_hidden_layers")
-        value = self.get(key, default)
-        if value is None:
-            raise refused(self.name, f"its config has no {key!r}{_needed_by(key)}")
-        if not isinstance(value, Sequence) or isinstance(value, Mapping) or len(value) != layers:
+        value = self.required(key, default)
+        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != layers:
             raise refused(self.name, f"its config lists {key} that do not match num_hidden_layers = {layers}")
-        return value
-
-    def kinds(self, default: Sequence[str], known: Sequence[str] = (FULL, SLIDING)) -> Sequence[str]:
-        """Return each layer's kind out of ``layer_types``, or the family's own pattern `default`; refuse unknown kinds."""
-        kinds = self.per_layer("layer_types", default)
-        unknown = sorted({str(kind) for kind in kinds} - set(known)) or (["(not a list)"] if isinstance(kinds, str) else [])
+        unknown = [entry for entry in value if known is not None and entry not in known]
         if unknown:
-            raise refused(self.name, f"its config has layer_types of the unknown type {', '.join(unknown)}")
-        return kinds
+            raise refused(self.name, f"its config has {key} of the unknown type {unknown[0]}")
+        return list(value)
+
+    def kinds(self, default: Sequence[str], known: Sequence[str] = (FULL, SLIDING)) -> list[str]:
+        """Return each layer's kind out of ``layer_types``, or the family's own pattern `default`; refuse unknown kinds."""
+        return self.per_layer("layer_types", default, known=known)
 
     def windows(self, layer_types: Sequence[str], window_default: int | None) -> list[int | None]:
         """Return each layer's window in tokens, None for full attention.
@@ -185,19 +194,19 @@ class ConfigReader:
             raise refused(self.name, f"its config has no head_dim, and hidden_size = {hidden} does not divide by {heads} heads")
         return Heads(heads, of_kv, self.count("head_dim", head_dim or hidden // heads))
 
-    def model(self, family: str, num_q_heads: int, layers: Sequence[LayerKV]) -> KVGeometry:
+    def model(self, num_q_heads: int, layers: Sequence[LayerKV]) -> KVGeometry:
         """Build the geometry of `layers`; the context limit is the config's ``max_position_embeddings``."""
         longest = None if self.get("max_position_embeddings") is None else self.count("max_position_embeddings")
-        return KVGeometry(self.name, family, num_q_heads, self.dtype_bytes, tuple(layers), longest)
+        return KVGeometry(self.name, self.family, num_q_heads, self.dtype_bytes, tuple(layers), longest)
 
-    def refuse_unread(self, family: str) -> None:
+    def refuse_unread(self) -> None:
         """Refuse a config that says something of the cache which the family did not ask for."""
         for key, value in self.config.items():
             words = set(str(key).lower().split("_"))
             if not value or key in self._read or key in _HARMLESS_KEYS or words & _HARMLESS_WORDS:
                 continue
             if words & _SUSPECT_WORDS:
-                raise refused(self.name, f"its config says {key} = {value!r}, which family {family!r} does not describe")
+                raise refused(self.name, f"its config says {key} = {value!r}, which family {self.family!r} does not describe")
 
 
 def _needed_by(key: str) -> str:
@@ -261,7 +270,7 @@ def geometry_of(
         dtype_bytes = _dtype_bytes(name, text, config)
     reader = ConfigReader(text, name, dtype_bytes, state_dtype_bytes)
     geometry = MODELS[str(model_type)](reader)
-    reader.refuse_unread(str(model_type))
+    reader.refuse_unread()
     return geometry
 
 

@@ -13,4 +13,4 @@ def gemma2(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: 4 KV heads, ``head_dim`` 256, a window of 4,096 tokens."""
     kinds = [FULL if layer % 2 else SLIDING for layer in range(config.count("num_hidden_layers"))]
     heads = config.heads(kv_heads=4, head_dim=256)
-    return config.model("gemma2", heads.q, [heads.layer(window) for window in config.windows(kinds, 4096)])
+    return config.model(heads.q, [heads.layer(window) for window in config.windows(kinds, 4096)])

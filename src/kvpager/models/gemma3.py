@@ -18,4 +18,4 @@ def gemma3(config: ConfigReader) -> KVGeometry:
     every = config.count("sliding_window_pattern", 6)
     kinds = [SLIDING if (layer + 1) % every else FULL for layer in range(config.count("num_hidden_layers"))]
     heads = config.heads(q_heads=8, kv_heads=4, head_dim=256)
-    return config.model("gemma3", heads.q, [heads.layer(window) for window in config.windows(kinds, 4096)])
+    return config.model(heads.q, [heads.layer(window) for window in config.windows(kinds, 4096)])

@@ -15,4 +15,4 @@ def llama(config: ConfigReader) -> KVGeometry:
     if any(windows) or config.get("sliding_window"):
         raise refused(config.name, "its config asks for sliding windows, which family 'llama' does not have")
     heads = config.heads()
-    return config.model("llama", heads.q, [heads.layer()] * len(windows))
+    return config.model(heads.q, [heads.layer()] * len(windows))

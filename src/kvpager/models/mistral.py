@@ -16,4 +16,4 @@ def mistral(config: ConfigReader) -> KVGeometry:
     if len(set(windows)) > 1 or (windows[0] is None) != (kind == FULL):
         raise refused(config.name, "its layer_types contradict sliding_window; family 'mistral' has one kind of layer")
     heads = config.heads(kv_heads=8)
-    return config.model("mistral", heads.q, [heads.layer(window) for window in windows])
+    return config.model(heads.q, [heads.layer(window) for window in windows])

@@ -13,4 +13,4 @@ def mixtral(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: 8 KV heads, no window, ``head_dim`` = hidden size by heads."""
     window = None if config.get("sliding_window") is None else config.count("sliding_window")
     heads = config.heads(kv_heads=8)
-    return config.model("mixtral", heads.q, [heads.layer(window)] * config.count("num_hidden_layers"))
+    return config.model(heads.q, [heads.layer(window)] * config.count("num_hidden_layers"))

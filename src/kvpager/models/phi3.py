@@ -13,4 +13,4 @@ def phi3(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: as many KV heads as query heads, no window, ``head_dim`` = hidden size by heads."""
     window = None if config.get("sliding_window") is None else config.count("sliding_window")
     heads = config.heads()
-    return config.model("phi3", heads.q, [heads.layer(window)] * config.count("num_hidden_layers"))
+    return config.model(heads.q, [heads.layer(window)] * config.count("num_hidden_layers"))

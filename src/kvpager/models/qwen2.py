@@ -12,7 +12,7 @@ __all__ = ["qwen2", "qwen_windows"]
 def qwen2(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: 32 KV heads, ``head_dim`` = hidden size by heads."""
     heads = config.heads(kv_heads=32)
-    return config.model("qwen2", heads.q, [heads.layer(window) for window in qwen_windows(config)])
+    return config.model(heads.q, [heads.layer(window) for window in qwen_windows(config)])
 
 
 def qwen_windows(config: ConfigReader) -> list[int | None]:

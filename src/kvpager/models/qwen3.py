@@ -13,11 +13,11 @@ __all__ = ["qwen3", "qwen3_moe"]
 def qwen3(config: ConfigReader) -> KVGeometry:
     """Defaults of transformers: 32 KV heads, ``head_dim`` 128."""
     heads = config.heads(kv_heads=32, head_dim=128)
-    return config.model("qwen3", heads.q, [heads.layer(window) for window in qwen_windows(config)])
+    return config.model(heads.q, [heads.layer(window) for window in qwen_windows(config)])
 
 
 @family("qwen3_moe", "qwen3_vl_moe_text")
 def qwen3_moe(config: ConfigReader) -> KVGeometry:
     """Number of KV heads required; ``head_dim`` = hidden size by heads unless the config says otherwise."""
     heads = config.heads(kv_heads=config.count("num_key_value_heads"))
-    return config.model("qwen3_moe", heads.q, [heads.layer(window) for window in qwen_windows(config)])
+    return config.model(heads.q, [heads.layer(window) for window in qwen_windows(config)])

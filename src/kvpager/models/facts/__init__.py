@@ -1,0 +1,176 @@
+"""Well-known models as facts: what a planner needs of them, without weights, each with source and date.
+
+The facts are data, one file a model beside this one: the keys of its published config that geometry needs, and
+parameter counts. A fact that nobody looked up says so: ``from memory, unverified``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kvpager.core import KVGeometry
+from kvpager.errors import UnknownName
+from kvpager.evidence import Evidence, Quantity
+from kvpager.models.base import geometry_of, load_config, text_config
+
+__all__ = ["ModelFacts", "builtin", "builtin_names", "resolve"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is known of a model beside its weights.
+
+    Parameters
+    ----------
+    name : str
+        Built-in name, or the path's last part.
+    title : str
+        As its maker writes it.
+    geometry : KVGeometry
+        What its cache costs.
+    hidden_dim, head_dim, vocab_size : int, optional
+        As in the config. `head_dim` is the mean of key and value elements where they differ.
+    params_total, params_active : Quantity, optional
+        Parameters of the text model, and those that one token uses: experts that it is not sent to left out. None for
+        a config of the user's.
+    licence : str
+        Licence of the weights as remembered, unverified; empty if not known.
+    source, date : str
+        Where the config comes from, and when it was read.
+    evidence : Evidence
+        How the config is known.
+    """
+
+    name: str
+    title: str
+    geometry: KVGeometry
+    hidden_dim: int | None
+    head_dim: int | None
+    vocab_size: int | None
+    params_total: Quantity | None
+    params_active: Quantity | None
+    licence: str
+    source: str
+    date: str
+    evidence: Evidence
+
+    @property
+    def num_layers(self) -> int:
+        """Layers, those without attention included."""
+        return len(self.geometry.layers)
+
+    @property
+    def num_attention_layers(self) -> int:
+        """Layers that attend: to all tokens or to a window, over KV of their own or another's."""
+        return sum(layer.num_kv_heads > 0 for layer in self.geometry.layers)
+
+    @property
+    def num_q_heads(self) -> int:
+        """Query heads of a layer."""
+        return self.geometry.num_q_heads
+
+    @property
+    def max_context_tokens(self) -> int | None:
+        """The model's own limit."""
+        return self.geometry.max_context_tokens
+
+
+@cache
+def builtin_names() -> tuple[str, ...]:
+    """Names of the built-in models, sorted."""
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml")))
+
+
+def builtin(name: str) -> KVGeometry:
+    """Geometry of a built-in model; raises `UnknownName` with the nearest names."""
+    return _builtin(name).geometry
+
+
+def resolve(text: str) -> ModelFacts:
+    """Facts of a built-in model, or of a ``config.json`` or a directory that holds one.
+
+    Parameters
+    ----------
+    text : str
+        Name or path. A name wins; write ``./name`` for a directory that is called like a model.
+
+    Raises
+    ------
+    UnknownName
+        If it is neither; the nearest names are listed.
+    ModelError
+        If the config cannot be read or is refused.
+    """
+    if text in builtin_names():
+        return _builtin(text)
+    path = Path(text).expanduser()
+    if not path.exists() and path.suffix != ".json":
+        raise _unknown(text)
+    config = load_config(path)
+    name = path.resolve().parent.name if path.name == "config.json" else path.resolve().name
+    return _facts(name, config, {"source": f"config of {name}", "date": "", "evidence": Evidence.VENDOR_SPEC.label})
+
+
+def _folder() -> Any:
+    return files("kvpager.models.facts")
+
+
+@cache
+def _builtin(name: str) -> ModelFacts:
+    if name not in builtin_names():
+        raise _unknown(name)
+    about = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    config = about["config"] | dict.fromkeys(about.get("null", ()))  # TOML has no null
+    return _facts(name, config, about)
+
+
+def _unknown(name: str) -> UnknownName:
+    near = difflib.get_close_matches(name.lower(), builtin_names(), n=4, cutoff=0.4)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    return UnknownName(
+        f"unknown model {name!r}: {hint}Give a built-in name ('kvpager list models' shows all), a config.json or its directory"
+    )
+
+
+def _facts(name: str, config: Mapping[str, Any], about: Mapping[str, Any]) -> ModelFacts:
+    geometry = geometry_of(config, name)
+    text = text_config(config, name)
+    params = about.get("params", {})
+    return ModelFacts(
+        name=name,
+        title=about.get("title", name),
+        geometry=geometry,
+        hidden_dim=text.get("hidden_size"),
+        head_dim=_head_dim(text, geometry),
+        vocab_size=text.get("vocab_size"),
+        params_total=_count(params, "total"),
+        params_active=_count(params, "active"),
+        licence=about.get("licence", ""),
+        source=about["source"],
+        date=about["date"],
+        evidence=Evidence.of(about["evidence"]),
+    )
+
+
+def _count(params: Mapping[str, Any], key: str) -> Quantity | None:
+    if key not in params:
+        return None
+    labels = frozenset({Evidence.of(params["evidence"])})
+    return Quantity(params[key], "parameters", labels, source=params["source"])
+
+
+def _head_dim(text: Mapping[str, Any], geometry: KVGeometry) -> int | None:
+    """Mean of key and value elements of a query head; of latent attention, those that its projections make."""
+    parts = [text.get(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")]
+    if any(layer.latent for layer in geometry.layers) and all(isinstance(part, int) for part in parts):
+        return sum(part for part in parts if isinstance(part, int)) // 2
+    shapes = [layer for layer in geometry.layers if layer.num_kv_heads and layer.window_tokens is None]
+    shapes = shapes or [layer for layer in geometry.layers if layer.num_kv_heads]
+    return (shapes[0].k_dim + (shapes[0].v_dim or shapes[0].k_dim)) // 2 if shapes else None
