@@ -1,4 +1,7 @@
-"""What hardware can do and costs: a catalogue in TOML, systems composed of it, and a probe of this machine."""
+"""What hardware can do and costs: a catalogue in TOML, systems composed of it, and a probe of this machine.
+
+The probe is in `kvpager.hardware.probe`, which is imported by who measures.
+"""
 
 from kvpager.hardware.bus import bus_limit_bytes_per_s
 from kvpager.hardware.catalogue import Catalogue, load

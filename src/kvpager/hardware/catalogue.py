@@ -11,14 +11,13 @@ import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from kvpager.errors import BadInput, CatalogueError, UnknownName
 from kvpager.evidence import Quantity
 from kvpager.hardware.bus import bus_limit_bytes_per_s, refuse_above
-from kvpager.hardware.parts import Accelerator, Link, Medium, Part, SizedRate
+from kvpager.hardware.parts import KINDS, Accelerator, Link, Medium, Part, SizedRate
 from kvpager.hardware.system import BillItem, System, TierPath
 from kvpager.hardware.values import DEFAULTS, near, read_value, unit_of
 from kvpager.units import parse_bytes
@@ -126,12 +125,9 @@ def _built_in() -> Catalogue:
 @functools.cache
 def _built_in_raw() -> dict[str, dict[str, _Raw]]:
     merged: dict[str, dict[str, _Raw]] = {section: {} for section in SECTIONS}
-    root = resources.files("kvpager.hardware")
-    for folder in (root, root / "systems"):
-        for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-            if file.name.endswith(".toml"):
-                for section, entries in _read(file.name, file.read_text(encoding="utf-8")).items():
-                    merged[section] |= entries
+    for file in sorted(Path(__file__).parent.rglob("*.toml")):
+        for section, entries in _read(file.name, file.read_text(encoding="utf-8")).items():
+            merged[section] |= entries
     return merged
 
 
@@ -205,8 +201,9 @@ def _price(place: str, keys: dict[str, Any]) -> Quantity:
 
 def _make(kind: type[T], place: str, keys: Mapping[str, Any], made: Catalogue) -> T:
     """Build a dataclass from TOML keys, each read as its field's type asks."""
-    hints = get_type_hints(kind)
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    untyped: Any = kind
+    hints = _hints(untyped)
+    known = {field.name: field for field in fields(untyped)}
     for key in keys:
         if key not in known:
             raise CatalogueError(f"{place}: unknown key {key!r}: did you mean {near(key, known)}?")
@@ -223,9 +220,18 @@ def _make(kind: type[T], place: str, keys: Mapping[str, Any], made: Catalogue) -
         raise UnknownName(f"{place}: {error}") from error
 
 
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Types of a dataclass's fields; None left out of what is optional."""
+
+    def plain(hint: Any) -> Any:
+        optional = get_origin(hint) in (Union, types.UnionType)
+        return next(kind for kind in get_args(hint) if kind is not type(None)) if optional else hint
+
+    return {name: plain(hint) for name, hint in get_type_hints(kind).items()}
+
+
 def _convert(hint: Any, place: str, raw: Any, key: str, made: Catalogue) -> Any:
-    if get_origin(hint) in (Union, types.UnionType):
-        hint = next(kind for kind in get_args(hint) if kind is not type(None))
     if hint is Quantity:
         by_name = isinstance(raw, str) and (key == "pue" or "_usd" in key)
         return _priced(place, raw, key, made) if by_name else read_value(place, raw, key)
@@ -290,6 +296,8 @@ def _check_link(place: str, link: Link) -> None:
 
 
 def _check_medium(place: str, medium: Medium) -> None:
+    if medium.kind not in KINDS:
+        raise CatalogueError(f"{place}.kind: {medium.kind!r} is unknown: did you mean {near(medium.kind, KINDS)}?")
     if not medium.bus:
         return
     limit = bus_limit_bytes_per_s(medium.bus, medium.lanes)

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from kvpager.evidence import Quantity, propagate
 
-__all__ = ["Accelerator", "Link", "Medium", "Part", "SizedRate"]
+__all__ = ["KINDS", "Accelerator", "Link", "Medium", "Part", "SizedRate"]
+
+KINDS = ("hbm", "dram", "cxl", "nvme", "disk", "page-cache")
+"""Kinds of medium; ``"disk"`` is one that the probe measured without knowing what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ class Medium:
     name, title : str
         Key in the catalogue; what it is.
     kind : str
-        ``"dram"``, ``"cxl"``, ``"nvme"`` or ``"hbm"``.
+        One of `KINDS`.
     capacity_bytes : Quantity
         Capacity.
     read_bytes_per_s, write_bytes_per_s : Quantity
