@@ -45,6 +45,7 @@ class World:
     sealed: set[int]
     ticked: list[tuple[int, int]]  # ticks whose masses were observed, in order
     asked_ticks: list[tuple[int, int]]
+    blocks_at: dict[int, int] = field(default_factory=dict)  # step → blocks of the sequence
 
 
 def own_ticks(world, unit, ticks):
@@ -97,7 +98,31 @@ def placement(world, unit, now, ranked):
     return 0.25 * 2 ** ((last - now[0]) / 128) + 0.55 * score + 0.20 * (history.block * world.block_size < 100)
 
 
+def h2o(world, unit):
+    """The newest 64 tokens first; then the sum of all mass seen."""
+    age = (max(h.block for h in world.units.values()) - world.units[unit].block) * world.block_size
+    return 1e12 / 16 - age if age < 64 else sum(world.units[unit].seen.values())
+
+
+def snapkv(world, unit):
+    """Written while decoding first, newest first; then the votes of the prompt's end."""
+    history = world.units[unit]
+    return 1e12 / 32 + history.block * world.block_size if history.created_step >= 0 else history.seen.get(-1, 0.0)
+
+
+def scissorhands(world, unit):
+    """In how many of its layer's last 32 ticks it drew more than uniform attention over the blocks of then."""
+    history = world.units[unit]
+    return sum(
+        step in history.seen and history.seen[step] > 1 / world.blocks_at[step]
+        for step, _ in own_ticks(world, unit, world.ticked)[-32:]
+    )
+
+
 KEYS = {
+    "h2o": lambda world, unit, now: h2o(world, unit),
+    "snapkv": lambda world, unit, now: snapkv(world, unit),
+    "scissorhands": lambda world, unit, now: scissorhands(world, unit),
     "lru": lambda world, unit, now: last_touch(world, unit),
     "lfu": lambda world, unit, now: 1 + len(world.units[unit].asked),
     "ema": lambda world, unit, now: mass_ema(world, unit, 0.2),
@@ -219,6 +244,7 @@ class SlowReplay:
         header = self.stream.recording.header
         size = header.block_size
         complete, rest = divmod(header.context_tokens, size)
+        self.world.blocks_at[-1] = complete + bool(rest)
         for seen in self.stream.prefill:
             layers = range(self.layers) if seen.tick.layer < 0 else [seen.tick.layer]
             staged = []
@@ -236,6 +262,7 @@ class SlowReplay:
 
     def tick(self, ask, position, size):
         now = tuple(ask.tick)
+        self.world.blocks_at[now[0]] = position // size + 1
         self.held -= self.unacknowledged  # acknowledged at this tick's start
         self.unacknowledged = set()
         if position % size == 0:
