@@ -45,7 +45,7 @@ UNMOVED = {
     ("p-new-token", "weights-p 1"): TIMES_ZERO,
     ("p-new-token", "weights-p 2"): TIMES_ZERO,
     ("p-raw-max", "weights-p 2"): TIMES_ZERO,
-    ("rope-theta0", "rope-base"): "anything to the power of 0 is 1",
+    ("rope-theta0", "note-rope-base"): "anything to the power of 0 is 1",
     ("rope-theta0", "head-dim"): "0 over anything is 0",
     ("cxl-upstream", "endpoints"): "one upstream link binds, however many endpoints there are: that is the finding",
     **{
@@ -176,7 +176,7 @@ def test_explanation_has_the_numbers():
 def test_numbers_and_units():
     assert number("140 GB") == 140e9
     assert number("2 KiB") == 2048
-    assert number("8.533 GT/s") == 8.533e9
+    assert number("64 GT/s") == 64e9
     assert number("0.168 $/kWh") == 0.168
     assert scale("%") == 0.01
     with pytest.raises(InvariantError, match="unit 'G' is not known"):
