@@ -133,7 +133,8 @@ def test_shares_and_counts():
         (700, "W", "700 W"),
         (427246.1, "tokens", "427,246 tokens"),
         (54.6875, "1", "54.69"),
-        (math.inf, "1", "inf"),
+        (math.inf, "1", "unbounded"),
+        (math.inf, "s", "never"),
     ],
 )
 def test_a_quantity_is_printed_in_its_unit(value, unit, expected):

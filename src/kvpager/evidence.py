@@ -132,20 +132,21 @@ class Quantity:
     def explain(self) -> list[str]:
         """Return the derivation, one line a step: the result first, its inputs indented below it.
 
-        An input that was explained further up is named again without its own inputs.
+        An input that was explained further up is named again, marked ``(above)``, without formula and inputs.
         """
         return explain(self)
 
-    def _explain(self, indent: str, seen: set[int]) -> Iterator[str]:
-        again = id(self) in seen and bool(self.inputs)
-        seen.add(id(self))
+    def _explain(self, indent: str, seen: set[tuple[Any, ...]]) -> Iterator[str]:
+        step = (self.name, self.text(), self.formula, self.source)
+        if step in seen:
+            yield f"{indent}{self.name or 'value'} = {self.text()} (above)"
+            return
+        seen.add(step)
         formula = f" = {self.formula}" if self.formula else ""
         source = f"; {self.source}" if self.source else ""
-        label = f"[{self.evidence.label}{source}]{' (above)' if again else ''}"
-        yield f"{indent}{self.name or 'value'} = {self.text()}{formula}  {label}"
-        if not again:
-            for part in self.inputs:
-                yield from part._explain(indent + "  ", seen)
+        yield f"{indent}{self.name or 'value'} = {self.text()}{formula}  [{self.evidence.label}{source}]"
+        for part in self.inputs:
+            yield from part._explain(indent + "  ", seen)
 
     def _head(self) -> dict[str, Any]:
         """Value, unit, evidence and, if there is one, the range."""
@@ -264,5 +265,5 @@ def propagate(
 
 def explain(*quantities: Quantity) -> list[str]:
     """Return the derivations of several quantities, each step once: see `Quantity.explain`."""
-    seen: set[int] = set()
+    seen: set[tuple[Any, ...]] = set()
     return [line for quantity in quantities for line in quantity._explain("", seen)]

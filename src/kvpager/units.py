@@ -180,7 +180,7 @@ def format_quantity(value: float, unit: str) -> str:
     ``format_quantity(8e12, "bytes/s") == "8 TB/s"``; a ratio (unit ``"1"``) is a bare number.
     """
     if not math.isfinite(value):
-        return f"{value} {unit}".removesuffix(" 1")
+        return "never" if unit == "s" else "unbounded"
     if unit == "s" and value >= 0:
         return format_duration(value) if value else "0 s"
     if unit in {"bytes", "B"}:
