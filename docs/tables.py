@@ -1,9 +1,10 @@
-"""Write the tables of plug-ins into README and docs, from the registries and the plug-ins' own docstrings.
+"""Write tables into README and docs: of plug-ins, from the registries and their docstrings; of claims, from the ledger.
 
-A table stands between ``<!-- table: policies -->`` and ``<!-- end of table -->``. Nobody edits it by hand:
+A table stands between ``<!-- table: policies -->`` or ``<!-- ledger: verdicts -->`` and ``<!-- end of table -->``.
+Nobody edits it by hand:
 
     python docs/tables.py            write
-    python docs/tables.py --check    fail if a table is not what the registry says
+    python docs/tables.py --check    fail if a table is not what the registry or the ledger says
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ from __future__ import annotations
 import functools
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from kvpager.claims.check import outcome, row
+from kvpager.claims.ledger import VERDICTS, claims, history, status
+from kvpager.claims.uncalibrated import register
 from kvpager.models.base import MODELS
 from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
@@ -34,6 +39,13 @@ HEADS = {
     "prefetchers": ("prefetcher", "what it brings", "source", "what differs"),
     "models": ("family", "what it covers"),
 }
+LEDGER_HEADS = {
+    "verdicts": ("verdict", "claims", "of note 000", "of note 004", "of both", "what the check says today"),
+    "history": ("claim", "it says", "status", "entered", "why", "instead"),
+    "reconstructed": ("claim", "it says", "fits if", "gives"),
+    "uncalibrated": ("constant", "notes' value", "controls", "a larger value", "calibrated by", "claim"),
+}
+LEDGER_MARK = re.compile(r"(<!-- ledger: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -73,16 +85,46 @@ def rows(registry: Registry[Any]) -> Iterable[tuple[str, ...]]:
             yield f"`{name}`", *described(plugin.__doc__ or "")
 
 
-def table(kind: str) -> str:
-    """The Markdown table of one registry."""
-    heads = HEADS[kind]
-    lines = [heads, ("---",) * len(heads), *rows(REGISTRIES[kind])]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def ledger_rows(kind: str) -> Iterable[tuple[str, ...]]:
+    """Rows of a table of the claims ledger."""
+    if kind == "verdicts":
+        for verdict in VERDICTS:
+            group = [one for one in claims().values() if one.verdict == verdict]
+            notes = ["both" if "004" in one.note and "000" in one.note else one.note[:3] for one in group]
+            found = Counter(outcome(one.id) for one in group)
+            says = ", ".join(word if len(found) == 1 else f"{count} {word}" for word, count in found.items())
+            yield verdict, str(len(group)), *(str(notes.count(which)) for which in ("000", "004", "both")), says
+    elif kind == "history":
+        for one in claims().values():
+            for entry in history(one.id):
+                if entry.claim == one.id:
+                    yield f"`{one.id}`", one.says, entry.status, entry.date, entry.reason, entry.replacement
+    elif kind == "reconstructed":
+        for one in claims().values():
+            if one.reconstructed:
+                yield f"`{one.id}`", one.says, one.reconstructed, figures(row(one.id)["derived"])
+    else:
+        for constant in register():
+            fitted, state = constant.calibrated_by or "no run", status(constant.claim)
+            claim = f"`{constant.claim}`" + ("" if state == "audited" else f" ({state})")
+            yield f"`{constant.symbol}`", constant.text, constant.controls, constant.direction, fitted, claim
+
+
+def figures(quantity: dict[str, Any]) -> str:
+    """Values and unit of a row's quantity."""
+    values = quantity["value"] if isinstance(quantity["value"], list) else [quantity["value"]]
+    return f"{' / '.join(f'{value:.5g}' for value in values)} {quantity['unit']}"
+
+
+def table(heads: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, ("---",) * len(heads), *lines))
 
 
 def filled(text: str) -> str:
-    """`text` with every table as the registries say."""
-    return MARK.sub(lambda found: f"{found[1]}{table(found[2])}{found[3]}", text)
+    """`text` with every table as the registries and the ledger say."""
+    text = MARK.sub(lambda found: f"{found[1]}{table(HEADS[found[2]], rows(REGISTRIES[found[2]]))}{found[3]}", text)
+    return LEDGER_MARK.sub(lambda found: f"{found[1]}{table(LEDGER_HEADS[found[2]], ledger_rows(found[2]))}{found[3]}", text)
 
 
 def main(arguments: list[str]) -> int:

@@ -16,7 +16,7 @@ VALUES = {one.symbol: one.value for one in register()}
 @pytest.mark.parametrize(
     ("symbol", "value"),
     [
-        ("A", "100 position"),
+        ("A", "100 positions"),
         ("W", "200 positions"),
         ("D", "100 positions"),
         ("b_d, b_e", [0.6, 0.4]),
@@ -46,7 +46,7 @@ def test_every_constant_says_what_it_does():
 def test_plug_ins_use_the_registered_values():
     assert EMA().alpha == Placement().alpha == VALUES["alpha"]
     assert [*Placement().weights] == VALUES["w_R, w_E, w_N"]
-    assert f"{Placement().sink_tokens} position" == VALUES["A"]
+    assert f"{Placement().sink_tokens} positions" == VALUES["A"]
     prefetch = RopeEMA()
     assert [prefetch.rope_weight, prefetch.ema_weight] == VALUES["b_d, b_e"]
     assert f"{prefetch.distance_scale:g} positions" == VALUES["D"]
