@@ -185,8 +185,15 @@ def _build(raw: dict[str, dict[str, _Raw]]) -> Catalogue:
     for section, (kind, check) in makers.items():
         for name, entry in raw[section].items():
             place = f"{entry.file}: {section}.{name}"
-            part = _make(kind, place, {"name": name, **entry.keys}, made)
-            check(place, part)
+            try:
+                part = _make(kind, place, {"name": name, **entry.keys}, made)
+                check(place, part)
+            except CatalogueError:
+                raise  # names its place already
+            except UnknownName as error:
+                raise UnknownName(f"{place}: {error}") from error
+            except BadInput as error:
+                raise CatalogueError(f"{place}: {error}") from error
             getattr(made, section)[name] = part
     return made
 
@@ -212,12 +219,7 @@ def _make(kind: type[T], place: str, keys: Mapping[str, Any], made: Catalogue) -
         raise CatalogueError(
             f"{place}: has no {lacking[0]}: it needs {', '.join(n for n in known if known[n].default is MISSING)}"
         )
-    try:
-        return kind(**{key: _convert(hints[key], f"{place}.{key}", raw, key, made) for key, raw in keys.items()})
-    except CatalogueError:
-        raise
-    except UnknownName as error:
-        raise UnknownName(f"{place}: {error}") from error
+    return kind(**{key: _convert(hints[key], f"{place}.{key}", raw, key, made) for key, raw in keys.items()})
 
 
 @functools.cache
@@ -269,10 +271,7 @@ def _sized(place: str, raw: Any) -> SizedRate:
     size = keys.pop("size", None)
     if size is None:
         raise CatalogueError(f'{place}: has no size: write for example size = "64KiB"')
-    try:
-        size_bytes = parse_bytes(str(size))
-    except BadInput as error:
-        raise CatalogueError(f"{place}: {error}") from error
+    size_bytes = parse_bytes(str(size))
     if size_bytes < 1:
         raise CatalogueError(f"{place}: size {size!r} must be at least one byte")
     return SizedRate(size_bytes, read_value(place, keys, "rate_bytes_per_s"))

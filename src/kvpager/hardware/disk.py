@@ -169,12 +169,12 @@ class Scratch:
             os.fsync(self._file)
 
     def measure(self, size_bytes: int, depth: int, seconds: float, *, write: bool) -> Samples:
-        """Transfer `size_bytes` at random places with `depth` threads for about `seconds`, in three repeats (fewer if one takes too long).
+        """Transfer `size_bytes` at random places with `depth` threads for about `seconds`.
 
         Returns
         -------
         Samples
-            Writes include the flush at the end of each repeat.
+            Three repeats, fewer if one takes too long. Writes include the flush at the end of each.
         """
         what = f"{'write' if write else 'read'} of {self.directory}" + ("" if self.direct else " (page cache)")
         rates: list[float] = []

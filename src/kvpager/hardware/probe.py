@@ -41,6 +41,8 @@ SIZES = (4 << 10, 64 << 10, 320 << 10, 1 << 20, 5 << 20)
 """Transfers of 4 KiB up to one 16-token block of a 70B model, 5 MiB; 320 KiB is one token of it."""
 
 DEPTHS = (1, 4, 16)
+LEAST_S = 0.02
+"""Least time of a step, so that a late one still has more than a transfer or two to take a median of."""
 WAYS = ("host to device", "device to host", "device to device")
 
 
@@ -57,7 +59,7 @@ class _Clock:
         """Begin a step; return the seconds it may take."""
         self._progress(what, self._done, self._steps)
         left = max(self._until - time.perf_counter(), 0.0)
-        share = left / max(self._steps - self._done, 1)
+        share = max(left / max(self._steps - self._done, 1), LEAST_S)
         self._done += 1
         return share
 
@@ -84,7 +86,7 @@ def probe(
     directory : str or Path
         A directory on the disk to measure; a scratch file is made in it and removed.
     seconds : float
-        Time to spend, about: a device slower than a transfer per repeat takes longer.
+        Time to spend; below about 5 s the least that every step needs takes longer.
     progress : callable, optional
         Called with what is being measured, steps done and steps in all.
     max_bytes : int

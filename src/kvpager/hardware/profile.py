@@ -27,7 +27,7 @@ def write_profile(profile: Mapping[str, Any], path: str | Path) -> None:
     BadInput
         If the file cannot be written.
     """
-    lines = ["# Measured by kvpager probe; give it to --hardware, or to kvpager.hardware.load([...])."]
+    lines = ['# Measured by kvpager\'s probe. A catalogue file: kvpager.hardware.load(["…"]) reads it over the built-in ones.']
     for section, content in profile.items():
         if section == "measurements":
             tables = [("[[measurements]]", row) for row in content]

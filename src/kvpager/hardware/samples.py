@@ -9,6 +9,7 @@ from typing import Any
 
 from kvpager.errors import PhysicalBoundError
 from kvpager.evidence import Quantity
+from kvpager.units import format_quantity
 
 __all__ = ["Samples", "bounded"]
 
@@ -60,7 +61,7 @@ class Samples:
             "high_gb_per_s": _gb(max(self.rates)),
             "operation_us": round(self.operation_s * 1e6, 2),
             "repeats": len(self.rates),
-            "limit": "unknown" if self.limit is None else f"{_gb(self.limit.value)} GB/s, {self.limit.name}",
+            "limit": "unknown" if self.limit is None else f"{self.limit.text()}, {self.limit.name}",
         }
 
 
@@ -91,9 +92,9 @@ def bounded(measure: Callable[[], Samples]) -> Samples:
         samples = measure()
         if samples.limit is None or samples.median <= samples.limit.value:
             return samples
-    limit = samples.limit.value if samples.limit is not None else 0.0
-    name = samples.limit.name if samples.limit is not None else ""
+    limit = samples.limit if samples.limit is not None else Quantity(0.0, "B/s")
     raise PhysicalBoundError(
-        f"{samples.what}: measured twice {_gb(samples.median)} GB/s, more than the {_gb(limit)} GB/s of {name}: "
-        "something between answers from a memory; probe another directory, or a larger file than that memory"
+        f"{samples.what}: measured twice {format_quantity(samples.median, 'B/s')}, more than the "
+        f"{format_quantity(limit.value, 'B/s')} of {limit.name}: something in between answers from a memory; "
+        "measure another directory, or with a larger file"
     )

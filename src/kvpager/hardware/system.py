@@ -7,7 +7,6 @@ over the *endpoints'* own links, and the *media* themselves. Four endpoints of 6
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -181,9 +180,8 @@ class System:
         for path in self.tiers:
             if path.name == name:
                 return path
-        names = ["hbm", *(path.name for path in self.tiers)]
-        near = difflib.get_close_matches(name, names, n=2, cutoff=0.4) or names
-        raise UnknownName(f"system {self.name!r} has no tier {name!r}: did you mean {', '.join(near)}?")
+        names = ", ".join(["hbm", *(path.name for path in self.tiers)])
+        raise UnknownName(f"system {self.name!r} has no path to a tier {name!r}: its tiers are {names}, and hbm needs no path")
 
     def bandwidth(self, tier: str, *, write: bool = False) -> Quantity:
         """Bytes a second between the accelerators and a tier, of the whole system and one direction.
