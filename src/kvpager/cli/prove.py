@@ -1,128 +1,26 @@
-"""The command line: thin. Progress and logs go to stderr; with ``--json``, stdout holds one JSON document."""
+"""Commands that prove: record a model, replay policies on it, report."""
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-import kvpager
-from kvpager.errors import BadInput, CapacityError, InvariantError, KVPagerError
-from kvpager.units import format_bytes, parse_share, parse_tokens
+from kvpager.cli.root import Jobs, Json, Seed, app, command_line, print_json, stage
+from kvpager.errors import BadInput, CapacityError
+from kvpager.units import parse_share, parse_tokens
 
-if TYPE_CHECKING:
-    from kvpager.demo import Bar
+__all__ = ["demo", "ladder", "record", "replay", "report"]
 
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="kvpager",
-    help="Plan, prove and run tiered KV caches for LLM inference.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
-
-_errors = Console(stderr=True)
-_UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
-Jobs = Annotated[int, typer.Option(min=0, help="Processes; 0 = one a core.")]
 Trace = Annotated[Path, typer.Argument(help="An attention trace, from 'kvpager record'.", show_default=False)]
 SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see 'kvpager list selectors'.")]
 ClockOption = Annotated[
     str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")
 ]
 ObserveOption = Annotated[str, typer.Option(help="read: mass of read units only. all: of every unit; no live run has that.")]
-
-
-def main() -> None:
-    """Run the command line; bad input ends in one line and exit code 2."""
-    command = typer.main.get_command(app)
-    try:
-        with command.make_context("kvpager", sys.argv[1:]) as context:
-            command.invoke(context)
-        sys.stdout.flush()
-    except typer.Exit as done:
-        sys.exit(done.exit_code)
-    except _UsageError as error:
-        message = error.format_message().rstrip(".")  # none: help was shown
-        _refuse(message and f"{message}: see '{error.ctx.command_path if error.ctx else 'kvpager'} --help'")
-    except InvariantError:
-        raise
-    except KVPagerError as error:
-        _refuse(str(getattr(error, "strerror", None) or error))
-    except KeyboardInterrupt as interrupt:
-        _refuse(f"interrupted{': ' if interrupt.args else ''}{interrupt}")
-    except BrokenPipeError:  # the reader of stdout has gone, and needs no message
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        if error.filename is None:
-            raise
-        _refuse(f"{error.filename!r} cannot be used ({error.strerror}): choose another place")
-
-
-def _refuse(message: str) -> NoReturn:
-    """End with `message` on one line of stderr, whatever a library put into it, and exit code 2."""
-    if message:
-        typer.echo(f"kvpager: {' '.join(message.split())}", err=True)
-    sys.exit(2)
-
-
-@contextmanager
-def _stage(name: str) -> Iterator[Bar]:
-    """Show progress bars with the time left on stderr; lines at every tenth where stderr is no terminal."""
-    if not _errors.is_terminal:
-        shown: dict[str, int] = {}
-
-        def line(done: int, total: int, what: str = name) -> None:
-            tenth = 10 * done // max(total, 1)
-            if tenth > shown.get(what, -1):
-                shown[what] = tenth
-                typer.echo(f"{what}: {done}/{total}", err=True)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=_errors) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def bar(done: int, total: int, what: str = name) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
-
-        yield bar
-
-
-def _command() -> str:
-    """Return the command line as typed, without the directories of absolute paths: they tell who and where."""
-    return shlex.join(["kvpager", *(re.sub(r"(^|=)/.*/", r"\1", argument) for argument in sys.argv[1:])])
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    import orjson
-
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode() + "\n")
-
-
-@app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        typer.echo(kvpager.__version__)
-        raise typer.Exit
 
 
 @app.command(epilog="Example: kvpager demo --quick --out demo")
@@ -138,44 +36,14 @@ def demo(
     from kvpager.demo import FULL, QUICK
     from kvpager.demo import demo as run
 
-    document = run(out, scale=QUICK if quick else FULL, stage=_stage, command=_command(), seed=seed, jobs=jobs, pngs=png)
+    document = run(out, scale=QUICK if quick else FULL, stage=stage, command=command_line(), seed=seed, jobs=jobs, pngs=png)
     if json:
-        _print_json(document)
+        print_json(document)
     else:
         from kvpager.report.text import print_document
 
         print_document(document, Console())
         typer.echo(f"Report: {document['report']}")
-
-
-@app.command(epilog="Example: kvpager model config.json --context 128K")
-def model(
-    source: Annotated[str, typer.Argument(metavar="CONFIG", help="A config.json, or a directory that holds one.")],
-    context: Annotated[str, typer.Option(help="Tokens of context, e.g. 4096 or 128K.")] = "128K",
-    json: Json = False,
-) -> None:
-    """Show what a model's KV cache costs, from its Hugging Face config."""
-    from kvpager.models.base import geometry_of, load_config
-
-    tokens = parse_tokens(context)
-    geometry = geometry_of(load_config(source), Path(source).name)
-    document = {
-        "name": geometry.name,
-        "family": geometry.family,
-        "layers": len(geometry.layers),
-        "full_layers": len(geometry.full_layers),
-        "kv_bytes_per_token": geometry.kv_bytes_per_token,
-        "bytes": {"context_tokens": tokens, "architectural": geometry.kv_bytes(tokens)},
-        "evidence": "analytical",
-    }
-    if json:
-        _print_json(document)
-        return
-    typer.echo(
-        f"{geometry.name}: family {geometry.family}, {document['layers']} layers, {document['full_layers']} with full attention"
-    )
-    typer.echo(f"KV per token   {format_bytes(geometry.kv_bytes_per_token)}  (analytical)")
-    typer.echo(f"KV at {tokens:,} tokens   {format_bytes(geometry.kv_bytes(tokens))}  (analytical; windows stop growing)")
 
 
 @app.command(epilog="Example: kvpager record --model smollm2 --text book.txt --context 4096 --steps 128 -o book.zarr")
@@ -200,9 +68,9 @@ def record(
     from kvpager.traces.attention import check_target, read_recording
 
     check_target(out, overwrite=overwrite)
-    with _stage("load model") as bar:
+    with stage("load model") as bar:
         loaded = load_model(model, progress=lambda what, done, total: bar(done, total, what))
-    with _stage("record") as bar:
+    with stage("record") as bar:
         path = run(
             RecordingDecoder(loaded),
             loaded.tokenize(content),
@@ -211,13 +79,13 @@ def record(
             context_tokens=tokens_wanted,
             mode=mode,
             text_name=text.name,
-            command=_command(),
+            command=command_line(),
             progress=lambda what, done, total: bar(done, total, what),
             overwrite=overwrite,
         )
     document = {"trace": describe_recording(read_recording(path), path), "evidence": "measured"}
     if json:
-        _print_json(document)
+        print_json(document)
     else:
         found = document["trace"]
         typer.echo(f"{path}: {found['steps']} steps after {found['context_tokens']} tokens, {found['blocks']} blocks")  # type: ignore[index]
@@ -264,11 +132,11 @@ def replay(
         for size in sizes
         for name in names
     ]
-    with _stage("replay") as bar:
+    with stage("replay") as bar:
         rows = sweep(source, cases, jobs=jobs, progress=bar)
-    document = {**provenance(_command(), seed), "trace": describe_recording(stream.recording, trace), "rows": rows}
+    document = {**provenance(command_line(), seed), "trace": describe_recording(stream.recording, trace), "rows": rows}
     if json:
-        _print_json(document)
+        print_json(document)
     else:
         from kvpager.report.text import print_rows
 
@@ -321,7 +189,7 @@ def ladder(
 
     source = Source(trace, selector, clock, observe)
     recording = load_stream(source).recording
-    with _stage("ladder") as bar:
+    with stage("ladder") as bar:
         rungs = run(
             source,
             hbm_fraction=parse_share(hbm, whole_bytes=recording.kv_bytes),
@@ -331,13 +199,13 @@ def ladder(
             progress=bar,
         )
     document = {
-        **provenance(_command(), seed),
+        **provenance(command_line(), seed),
         "trace": describe_recording(recording, trace),
         "ladder": rungs,
         "bounds": bounds_of(rungs),
     }
     if json:
-        _print_json(document)
+        print_json(document)
     else:
         from kvpager.report.text import print_document
 
@@ -367,37 +235,6 @@ def report(
     page = str(write_report(document, out))
     pictures = [] if png is None else [str(path) for path in write_pngs(document, png)]
     if json:
-        _print_json({"report": page, "pictures": pictures})
+        print_json({"report": page, "pictures": pictures})
     else:
         typer.echo("\n".join([page, *pictures]))
-
-
-@app.command("list", epilog="Example: kvpager list policies")
-def list_(
-    kind: Annotated[str, typer.Argument(help="models, policies, selectors, prefetchers or tiers.")],
-    json: Json = False,
-) -> None:
-    """List the plug-ins of a kind, with what each one is."""
-    from kvpager.models.base import MODELS
-    from kvpager.policies import POLICIES
-    from kvpager.prefetch import PREFETCHERS
-    from kvpager.registry import summary
-    from kvpager.selectors import SELECTORS
-    from kvpager.tiers.base import TIERS
-
-    kinds: dict[str, Any] = {
-        "models": MODELS,
-        "policies": POLICIES,
-        "selectors": SELECTORS,
-        "prefetchers": PREFETCHERS,
-        "tiers": TIERS,
-    }
-    if kind not in kinds:
-        raise BadInput(f"unknown kind {kind!r}: choose among {', '.join(kinds)}")
-    entries = {name: summary(kinds[kind][name]) for name in kinds[kind]}
-    if json:
-        _print_json({kind: entries})
-        return
-    width = max(map(len, entries))
-    for name, text in entries.items():
-        typer.echo(f"{name:<{width}}  {text}")

@@ -1,0 +1,9 @@
+"""The command line: thin, one file a group of commands.
+
+Progress and logs go to stderr; with ``--json``, stdout holds one JSON document.
+"""
+
+from kvpager.cli import claims, look, prove
+from kvpager.cli.root import app, main
+
+__all__ = ["app", "claims", "look", "main", "prove"]

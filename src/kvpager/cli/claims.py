@@ -1,0 +1,76 @@
+"""The command that asks the ledger what is true of a claim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+
+from kvpager.cli.root import Json, app, print_json
+from kvpager.errors import UnknownName
+
+__all__ = ["claims"]
+
+
+@app.command(epilog="Example: kvpager claims softmax-example")
+def claims(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Claims to explain; all, if none is named.")] = None,
+    verdict: Annotated[str | None, typer.Option(help="Only claims with this verdict, e.g. inconsistent.")] = None,
+    uncalibrated: Annotated[bool, typer.Option("--uncalibrated", help="The constants that no run has fitted, instead.")] = False,
+    json: Json = False,
+) -> None:
+    """Show the source notes' claims: what is stated, what follows, and what settles the rest."""
+    from kvpager.claims import ledger
+    from kvpager.claims.check import explain, row
+    from kvpager.claims.uncalibrated import register
+
+    if uncalibrated:
+        _show_register([one.to_json() for one in register()], json)
+        return
+    if verdict is not None and verdict not in ledger.VERDICTS:
+        raise UnknownName(f"verdict {verdict!r} is unknown: use one of {', '.join(ledger.VERDICTS)}")
+    chosen = [ledger.claim(id) for id in ids] if ids else [*ledger.claims().values()]
+    kept = [one.id for one in chosen if verdict in (None, one.verdict)]
+    if ids and not json:
+        typer.echo("\n\n".join("\n".join(explain(id)) for id in kept) or f"none of them is {verdict}")
+        return
+    rows: Any = [row(id) for id in kept]
+    if json:
+        print_json(rows)
+    else:
+        _show(rows)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """One line a claim, then how many came out how."""
+    for one in rows:
+        fallen = "" if one["status"] == "audited" else f"  [{one['status']}]"
+        values = f"stated {_text(one['stated'])}, derived {_text(one['derived'])}"
+        typer.echo(f"{one['id']:<26} {one['outcome']:<19} {one['verdict']:<32} {values}{fallen}")
+    counts = Counter(one["outcome"] for one in rows)
+    fallen = sum(one["status"] != "audited" for one in rows)
+    typer.echo(
+        f"\n{len(rows)} claims: {', '.join(f'{count} {word}' for word, count in counts.items())}; {fallen} withdrawn or demoted."
+    )
+    typer.echo("One with its numbers: kvpager claims softmax-example")
+
+
+def _text(quantity: dict[str, Any] | None) -> str:
+    if quantity is None:
+        return "-"
+    values = quantity["value"] if isinstance(quantity["value"], list) else [quantity["value"]]
+    numbers = " / ".join(f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}" for value in values)
+    return numbers if quantity["unit"] == "1" else f"{numbers} {quantity['unit']}"
+
+
+def _show_register(constants: list[dict[str, Any]], json: bool) -> None:
+    if json:
+        document: Any = constants
+        print_json(document)
+        return
+    for one in constants:
+        value = " / ".join(map(str, one["default"])) if isinstance(one["default"], list) else one["default"]
+        typer.echo(f"{one['symbol']} = {value}  ({one['claim']}): {one['controls']}")
+        typer.echo(f"    {one['direction']}")
+        typer.echo(f"    calibrated by {one['calibrated_by'] or 'no run'}; used by {', '.join(one['used_by'])}")

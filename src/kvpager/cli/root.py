@@ -1,0 +1,118 @@
+"""What all commands share: the app, how a run ends, progress on stderr, JSON on stdout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import kvpager
+from kvpager.errors import InvariantError, KVPagerError
+
+if TYPE_CHECKING:
+    from kvpager.demo import Bar
+
+__all__ = ["Jobs", "Json", "Seed", "app", "command_line", "main", "print_json", "stage"]
+
+app = typer.Typer(
+    name="kvpager",
+    help="Plan, prove and run tiered KV caches for LLM inference.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+_errors = Console(stderr=True)
+_UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Processes; 0 = one a core.")]
+
+
+def main() -> None:
+    """Run the command line; bad input ends in one line and exit code 2."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("kvpager", sys.argv[1:]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except _UsageError as error:
+        message = error.format_message().rstrip(".")  # none: help was shown
+        _refuse(message and f"{message}: see '{error.ctx.command_path if error.ctx else 'kvpager'} --help'")
+    except InvariantError:
+        raise
+    except KVPagerError as error:
+        _refuse(str(getattr(error, "strerror", None) or error))
+    except KeyboardInterrupt as interrupt:
+        _refuse(f"interrupted{': ' if interrupt.args else ''}{interrupt}")
+    except BrokenPipeError:  # the reader of stdout has gone, and needs no message
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _refuse(f"{error.filename!r} cannot be used ({error.strerror}): choose another place")
+
+
+def _refuse(message: str) -> NoReturn:
+    """End with `message` on one line of stderr, whatever a library put into it, and exit code 2."""
+    if message:
+        typer.echo(f"kvpager: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[Bar]:
+    """Show progress bars with the time left on stderr; lines at every tenth where stderr is no terminal."""
+    if not _errors.is_terminal:
+        shown: dict[str, int] = {}
+
+        def line(done: int, total: int, what: str = name) -> None:
+            tenth = 10 * done // max(total, 1)
+            if tenth > shown.get(what, -1):
+                shown[what] = tenth
+                typer.echo(f"{what}: {done}/{total}", err=True)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=_errors) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def bar(done: int, total: int, what: str = name) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield bar
+
+
+def command_line() -> str:
+    """Return the command line as typed, without the directories of absolute paths: they tell who and where."""
+    return shlex.join(["kvpager", *(re.sub(r"(^|=)/.*/", r"\1", argument) for argument in sys.argv[1:])])
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print `document` as the one JSON document on stdout."""
+    import orjson
+
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_INDENT_2).decode() + "\n")
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(kvpager.__version__)
+        raise typer.Exit
