@@ -92,10 +92,10 @@ def site_of(of: Evaluator[T], load: Load, system: System, assumed: Assumptions, 
         limits[tier.name] = of.step(
             f"users_in_{tier.name}",
             "users",
-            f"floor({tier.name} capacity / full_kv_bytes_per_user) x {system.replicas} replicas",
-            lambda size, each: replicas * capacity.users_that_fit(size, np.maximum(each, 1e-9)),
+            f"floor({tier.name} capacity / kv_bytes_per_user) x {system.replicas} replicas",
+            lambda size, each: replicas * capacity.users_that_fit(size, each),
             tier.capacity_bytes,
-            memory.full_kv_bytes_per_user,
+            memory.kv_bytes_per_user,
             source="note 000 part 10; every complete block has a copy in the lowest tier",
         )
     if tiered:
@@ -192,13 +192,16 @@ def _decode(of: Evaluator[T], site: Site[T], users: T, read: T, tiered: bool, hi
 def _take_turns(of: Evaluator[T], site: Site[T], users: T, read: T) -> tuple[Step[T], T]:
     """Users in groups that fit into HBM; each group's contexts are brought back before its quantum of tokens."""
     replicas = float(site.system.replicas)
-    running = of.step(
-        "running_users",
-        "users",
-        "min(users of the replica, users in its HBM)",
-        lambda n, fit: np.minimum(n, fit / replicas),
+    turns = of.step(
+        "turns",
+        "turns",
+        "ceil(users of the replica / users in its HBM); never, if not even one fits",
+        lambda n, fit: np.where(np.asarray(fit) >= replicas, np.ceil(np.divide(n, np.maximum(fit / replicas, 1.0))), np.inf),
         users,
         site.limits["hbm"],
+    )
+    running = of.step(
+        "running_users", "users", "ceil(users / turns): groups of equal size", lambda n, m: np.ceil(n / m), users, turns
     )
     step = _decode(of, site, running, read, False, None)
     if site.system.strategy == "offload" and site.machine.tiers:
@@ -217,10 +220,10 @@ def _take_turns(of: Evaluator[T], site: Site[T], users: T, read: T) -> tuple[Ste
     token = of.step(
         "token_s",
         "s",
-        "turns x (step_s + running x return_s / quantum), turns = ceil(users / running); step_s if one turn is enough",
+        "turns x (step_s + running x return_s / quantum); step_s if one turn is enough",
         _turn_s,
         step.step_s,
-        users,
+        turns,
         running,
         back,
         of.given(site.assumed.quantum_tokens),
@@ -229,8 +232,6 @@ def _take_turns(of: Evaluator[T], site: Site[T], users: T, read: T) -> tuple[Ste
     return step, token
 
 
-def _turn_s(step: Values, users: Values, running: Values, back: Values, quantum: Values) -> Values:
-    turns = np.ceil(np.divide(users, np.maximum(running, 1e-9)))
-    one = np.where(turns > 1.0, step + running * back / quantum, step)
-    time: Values = np.where(np.asarray(running) >= 1.0, turns * one, np.inf)
+def _turn_s(step: Values, turns: Values, running: Values, back: Values, quantum: Values) -> Values:
+    time: Values = np.where(np.asarray(turns) > 1.0, turns * (step + running * back / quantum), step)
     return time

@@ -277,7 +277,7 @@ def _layer_transfer(
     of: Evaluator[T], load: Load, machine: Machine[T], assumed: Assumptions, hbm_share: T, total: T, miss_bytes: T
 ) -> tuple[T, tuple[T, ...]]:
     """Time of one layer's fetches, tiers in parallel behind one upstream link; bytes of a step by tier."""
-    if not machine.tiers:
+    if not machine.tiers or not load.full_layers:
         nothing = of.given(asked("layer_transfer_s", 0.0, "s"))
         return nothing, ()
     layers = float(max(load.full_layers, 1))
