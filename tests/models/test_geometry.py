@@ -124,7 +124,7 @@ def test_agrees_with_transformers_on_any_config_of_a_known_family(data):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model_type": "deepseek_v3"}, "unknown"),
+        ({"model_type": "megalodon"}, "unknown"),
         ({"model_type": None}, "unknown"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
@@ -136,6 +136,8 @@ def test_agrees_with_transformers_on_any_config_of_a_known_family(data):
         ({"kv_sharing_modes": ["own", "reuse"]}, "kv_sharing_modes"),
         ({"num_kv_shared_layers": 20}, "num_kv_shared_layers"),
         ({"kv_lora_rank": 512}, "kv_lora_rank"),
+        ({"per_layer_config": {"0": {"head_dim": 64}}}, "per_layer_config"),
+        ({"model_type": "falcon", "sliding_window": 512}, "sliding_window"),
         ({"attention_chunk_size": 8192}, "attention_chunk_size"),
         ({"use_bidirectional_attention": True}, "bidirectional"),
         ({"layer_types": ["full_attention"]}, "layer_types"),

@@ -44,9 +44,10 @@ _SUSPECT_WORDS = frozenset(
     {"bidirectional", "chunk", "chunked", "compress", "compressed", "compression", "conv", "cross", "encoder", "global", "index"}
     | {"indexer", "kda", "kv", "latent", "linear", "mamba", "mla", "shared", "share", "sharing", "sparse", "ssm", "swa", "window"}
 )
+_SUSPECT_KEYS = frozenset({"layer_types", "per_layer_config"})
 _HARMLESS_WORDS = frozenset({"expert", "experts", "intermediate", "mlp", "moe", "norm", "mtp", "rope", "activation"})
 _HARMLESS_KEYS = frozenset(
-    {"use_sliding_window", "sliding_window", "max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"}
+    {"sliding_window_pattern", "_sliding_window_pattern"}
     | {"decoder_sparse_step", "chunk_size", "mamba_hidden_act", "use_mamba_kernels"}
 )
 
@@ -205,7 +206,7 @@ class ConfigReader:
             words = set(str(key).lower().split("_"))
             if not value or key in self._read or key in _HARMLESS_KEYS or words & _HARMLESS_WORDS:
                 continue
-            if words & _SUSPECT_WORDS:
+            if words & _SUSPECT_WORDS or key in _SUSPECT_KEYS:
                 raise refused(self.name, f"its config says {key} = {value!r}, which family {self.family!r} does not describe")
 
 

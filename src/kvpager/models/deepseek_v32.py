@@ -20,6 +20,7 @@ def deepseek_v32(config: ConfigReader) -> KVGeometry:
     if config.get("index_topk_pattern") is not None:
         raise refused(config.name, "its config has an index_topk_pattern, which is not known to keep or share index keys")
     kinds = config.per_layer("indexer_types", ["full"] * config.count("num_hidden_layers"), known=("full", "shared"))
+    config.kinds(["indexed_attention"] * len(kinds), known=("indexed_attention", "deepseek_sparse_attention"))
     if kinds[0] != "full":
         raise refused(config.name, "its indexer_types begin with 'shared': there is no earlier layer to share with")
     dims = [config.count("index_head_dim") if kind == "full" else 0 for kind in kinds]

@@ -13,6 +13,7 @@ from kvpager.models.states import mamba2_layer
 __all__ = ["nemotron_h"]
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_SYNONYMS = {"linear_attention": "mamba", "full_attention": "attention"}  # as transformers writes them
 _NEEDS = ("num_key_value_heads", "ssm_state_size", "mamba_num_heads", "mamba_head_dim", "n_groups", "conv_kernel")
 
 
@@ -41,7 +42,11 @@ def _pattern(config: ConfigReader) -> list[str]:
     if letters is None and listed is None:
         reason = "neither 'hybrid_override_pattern' nor 'layers_block_type', one of which family nemotron_h cannot do without"
         raise refused(config.name, f"its config has {reason}")
-    kinds = [_LETTERS.get(letter, letter) for letter in letters] if listed is None else list(listed)
+    kinds = (
+        [_LETTERS.get(letter, letter) for letter in letters]
+        if listed is None
+        else [_SYNONYMS.get(str(kind), str(kind)) for kind in listed]
+    )
     if listed is not None and letters is not None and [_LETTERS.get(letter, letter) for letter in letters] != kinds:
         raise refused(config.name, "its layers_block_type contradicts its hybrid_override_pattern")
     if len(kinds) != config.count("num_hidden_layers", len(kinds)):

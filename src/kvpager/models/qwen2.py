@@ -18,6 +18,7 @@ def qwen2(config: ConfigReader) -> KVGeometry:
 def qwen_windows(config: ConfigReader) -> list[int | None]:
     """Windows by Qwen's rule: with ``use_sliding_window``, the layers from ``max_window_layers`` on slide."""
     layers = config.count("num_hidden_layers")
+    config.ignore("sliding_window", "max_window_layers")  # mean nothing while use_sliding_window is off
     slides = config.flag("use_sliding_window", False) and config.config.get("sliding_window", 4096) is not None
     first = config.count("max_window_layers", 28, least=0) if slides else layers
     windows = config.windows([FULL if layer < first else SLIDING for layer in range(layers)], 4096)

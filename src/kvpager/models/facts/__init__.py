@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,8 +19,9 @@ from kvpager.core import KVGeometry
 from kvpager.errors import UnknownName
 from kvpager.evidence import Evidence, Quantity
 from kvpager.models.base import geometry_of, load_config, text_config
+from kvpager.models.facts.weights import count_parameters
 
-__all__ = ["ModelFacts", "builtin", "builtin_names", "resolve"]
+__all__ = ["ModelFacts", "builtin", "builtin_config", "builtin_names", "resolve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class ModelFacts:
     hidden_dim, head_dim, vocab_size : int, optional
         As in the config. `head_dim` is the mean of key and value elements where they differ.
     params_total, params_active : Quantity, optional
-        Parameters of the text model, and those that one token uses: experts that it is not sent to left out. None for
-        a config of the user's.
+        Parameters of the text model, and those that one token uses: experts that it is not sent to left out. Of a
+        directory, what its safetensors files hold; None without any.
     licence : str
         Licence of the weights as remembered, unverified; empty if not known.
     source, date : str
@@ -93,6 +94,13 @@ def builtin(name: str) -> KVGeometry:
     return _builtin(name).geometry
 
 
+def builtin_config(name: str) -> dict[str, Any]:
+    """Keys of a built-in model's config, as `geometry_of` takes them; raises `UnknownName` with the nearest names."""
+    about = _about(name)
+    config: dict[str, Any] = about["config"] | dict.fromkeys(about.get("null", ()))  # TOML has no null
+    return config
+
+
 def resolve(text: str) -> ModelFacts:
     """Facts of a built-in model, or of a ``config.json`` or a directory that holds one.
 
@@ -115,7 +123,11 @@ def resolve(text: str) -> ModelFacts:
         raise _unknown(text)
     config = load_config(path)
     name = path.resolve().parent.name if path.name == "config.json" else path.resolve().name
-    return _facts(name, config, {"source": f"config of {name}", "date": "", "evidence": Evidence.VENDOR_SPEC.label})
+    about = {"source": f"config.json of {name}", "date": "", "evidence": Evidence.VENDOR_SPEC.label}
+    facts = _facts(name, config, about)
+    directory = path if path.is_dir() else path.parent
+    total, active = count_parameters(directory, text_config(config, name)) or (None, None)
+    return replace(facts, params_total=total, params_active=active)
 
 
 def _folder() -> Any:
@@ -124,11 +136,13 @@ def _folder() -> Any:
 
 @cache
 def _builtin(name: str) -> ModelFacts:
+    return _facts(name, builtin_config(name), _about(name))
+
+
+def _about(name: str) -> dict[str, Any]:
     if name not in builtin_names():
         raise _unknown(name)
-    about = tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
-    config = about["config"] | dict.fromkeys(about.get("null", ()))  # TOML has no null
-    return _facts(name, config, about)
+    return tomllib.loads(_folder().joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _unknown(name: str) -> UnknownName:
