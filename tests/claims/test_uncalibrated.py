@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from kvpager import hardware
+from kvpager.claims.derivation import number
 from kvpager.claims.ledger import claims
 from kvpager.claims.uncalibrated import printed, register, used
+from kvpager.plan import assumptions as plan
 from kvpager.policies.ema import EMA
 from kvpager.policies.placement import Placement
 from kvpager.prefetch.blend import RopeEMA
@@ -50,6 +53,20 @@ def test_plug_ins_use_the_registered_values():
     prefetch = RopeEMA()
     assert [prefetch.rope_weight, prefetch.ema_weight] == VALUES["b_d, b_e"]
     assert f"{prefetch.distance_scale:g} positions" == VALUES["D"]
+
+
+def test_the_planner_assumes_the_registered_values():
+    assumed = plan.DEFAULT
+    assert assumed.mfu.value == number(VALUES["MFU"])
+    assert assumed.activations_bytes.value == number(VALUES["activations"])
+    assert assumed.block_tokens.value == number(VALUES["B"])
+    assert {"MFU", "activations", "B"} == {one.symbol for one in used("plan")}
+
+
+def test_a_system_of_the_notes_has_them_too():
+    assert "system note-000-cxl" in {name for one in register() for name in one.used_by}
+    named = {name.removeprefix("system ") for one in register() for name in one.used_by if name.startswith("system ")}
+    assert named <= set(hardware.load().systems)
 
 
 def test_a_result_prints_those_it_uses():
