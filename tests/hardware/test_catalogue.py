@@ -222,6 +222,7 @@ def test_an_efficiency_above_one_is_refused(tmp_path):
     [
         (LINK.replace("value = 60,", "value = 64,"), r"links\.mine: 64 GB/s is more than pcie-5-x16 .* 63\.02 GB/s"),
         (LINK.replace("value = 60,", "value = 60, low = 50, high = 70,"), r"links\.mine: 70 GB/s is more than pcie-5-x16"),
+        (LINK + 'by_size = [{ size = "1MiB", value = 64, unit = "GB/s" }]\n', r"links\.mine: 64 GB/s is more than pcie-5-x16"),
         (DRIVE.replace("value = 7,", "value = 14,"), r"tiers\.mine: 14 GB/s is more than pcie-4-x4 .* 7\.877 GB/s"),
         (DRIVE + 'mixed_bytes_per_s = { value = 16, unit = "GB/s" }\n', r"16 GB/s is more than two directions of pcie-4-x4"),
         (DRIVE + 'read_by_size = [{ size = "1MiB", value = 8, unit = "GB/s" }]\n', r"8 GB/s is more than pcie-4-x4"),

@@ -85,6 +85,36 @@ def test_a_file_system_without_direct_transfers_is_labelled_page_cache(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+def test_another_refusal_to_open_is_no_page_cache(tmp_path, monkeypatch):
+    real = os.open
+
+    def refuse(path, *rest, **named):
+        if Path(path).name == "scratch":
+            raise OSError(errno.EDQUOT, "Disk quota exceeded", str(path))
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(disk.os, "open", refuse)
+    with pytest.raises(StorageFull, match="ran full"), Scratch(tmp_path, PIECE_BYTES):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_faster_than_its_link_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "file_system", lambda directory: "ext4")
+    monkeypatch.setattr(disk, "disk_limit", lambda directory: Quantity(1.0, "B/s", name="a stone"))
+    if not direct_transfers(tmp_path):
+        assert probe(tmp_path, **TINY)["tiers"]["this-disk"]["kind"] == "page-cache", "no link binds a page cache"
+        return
+    with pytest.raises(PhysicalBoundError, match=r"read of .* measured twice .* more than the 1 B/s of a stone"):
+        probe(tmp_path, **TINY)
+    assert not list(tmp_path.iterdir())
+
+
+def direct_transfers(directory):
+    with Scratch(directory, PIECE_BYTES) as scratch:
+        return scratch.direct
+
+
 def test_memory_posing_as_a_disk_is_labelled_page_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(disk, "file_system", lambda directory: "tmpfs")
     with Scratch(tmp_path, PIECE_BYTES) as scratch:
@@ -221,6 +251,14 @@ def test_gpu_copies_become_links(tmp_path, monkeypatch):
     assert {device for device, _ in torch.copied} == {"cpu", "cuda"}
     assert all(fast for _, fast in torch.copied), "host memory is pinned"
     assert "Fake GPU" in profile["about"]["gpu"]
+
+
+def test_copies_to_a_gpu_are_held_to_its_link_and_copies_inside_it_are_not(monkeypatch):
+    monkeypatch.setattr(gpu, "link_limit", lambda device: LIMIT)
+    card = gpu.Gpu(FakeCuda())
+    assert card.measure("host to device", 4096, 0.001).limit == LIMIT
+    assert card.measure("device to host", 4096, 0.001).limit == LIMIT
+    assert card.measure("device to device", 4096, 0.001).limit is None
 
 
 def test_a_profile_that_cannot_be_written_is_refused(tmp_path):
