@@ -193,3 +193,21 @@ def test_a_recipe_that_cannot_be_followed_is_refused():
         derive({"value": "@nothing"})
     with pytest.raises(InvariantError, match="circle"):
         derive({"value": "@x"})
+
+
+def test_values_of_several_units_each_say_theirs():
+    assert row("tail-cheapest")["derived"]["unit"] == "ms / ms / µs / µs"
+    assert "8.96 ms / 17.92 ms / 43.33 µs / 163.8 µs, stated 9 ms / 18 ms / 43 µs / 164 µs" in row("tail-cheapest")["finding"]
+    assert row("hot-positions")["derived"]["unit"] == "positions / %"
+    assert row("softmax-example")["derived"]["unit"] == "%"
+    for id in claims():
+        assert len(claim(id).units) in (1, len(rederive(id).values), len(claim(id).stated))
+
+
+@pytest.mark.parametrize("id", claims())
+def test_everything_can_be_explained(id):
+    lines = explain(id)
+    assert lines[0].startswith(id)
+    assert f"  verdict  {claim(id).verdict}" in lines
+    assert any(line.startswith("  history  ") for line in lines)
+    assert sum(line.startswith("  step     ") for line in lines) == len(rederive(id).steps)

@@ -5,9 +5,11 @@ import re
 from collections import Counter
 
 import pytest
+import typer
 
 from kvpager.claims import ledger
 from kvpager.claims.ledger import Claim, claim, claims, givens, history, status
+from kvpager.cli import app
 from kvpager.errors import InvariantError, UnknownName
 from kvpager.evidence import Evidence
 
@@ -20,7 +22,7 @@ VERDICTS = {
     "empirical-claim-to-test": 22,
 }
 LABELS = {label.label for label in Evidence}
-COMMANDS = {"demo", "ladder", "replay"}
+COMMANDS = set(typer.main.get_command(app).commands)
 WITHDRAWN = {
     "hot-97-plausible", "ladder-values", "ladder-steps", "ladder-sum", "ladder-25", "ladder-rope-4", "tier-split",
     "user-16x", "user-16x-vs-cost", "ratio-65", "ratio-11.5", "capex-36",

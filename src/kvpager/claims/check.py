@@ -6,8 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from kvpager.claims.derivation import Path, Reckoning, Step
 from kvpager.claims.ledger import CONTRADICTED, NOT_SETTLEABLE, SUPPORTED, Claim, claim, claims, givens, history, status
 from kvpager.evidence import Evidence, weakest
@@ -108,8 +106,8 @@ def row(id: str) -> dict[str, Any]:
         "id": id,
         "note": one.note,
         "claim": one.says,
-        "stated": _quantity(one.stated, one.unit, own),
-        "derived": _quantity(found.values, one.unit, evidence),
+        "stated": _quantity(one.stated, one.units, own),
+        "derived": _quantity(found.values, one.units, evidence),
         "verdict": one.verdict,
         "status": status(id),
         "outcome": _outcome(one, found.values),
@@ -124,16 +122,20 @@ def _labels(found: Derived) -> list[Evidence]:
     return [Evidence.of(known[name].label) for name in found.used if name in known]
 
 
-def _quantity(values: Sequence[float], unit: str, evidence: Evidence) -> dict[str, Any] | None:
+def _quantity(values: Sequence[float], units: Sequence[str], evidence: Evidence) -> dict[str, Any] | None:
     if not values:
         return None
     value = [float(f"{number:.10g}") for number in values]
+    unit = units[0] if len({*units}) == 1 else " / ".join(units)
     return {"value": value[0] if len(value) == 1 else value, "unit": unit or "1", "evidence": evidence.label}
 
 
-def _figures(values: Sequence[float], unit: str) -> str:
-    numbers = " / ".join(_figure(value) for value in values)
-    return numbers if unit in ("", "x", "relative") else f"{numbers} {unit}"
+def _figures(values: Sequence[float], units: Sequence[str]) -> str:
+    """Values with their unit, once if it is the same for all."""
+    if len({*units}) > 1:
+        return " / ".join(f"{_figure(value)} {unit}" for value, unit in zip(values, units, strict=True))
+    numbers = " / ".join(map(_figure, values))
+    return numbers if units[0] in ("", "x", "relative") else f"{numbers} {units[0]}"
 
 
 def _figure(value: float) -> str:
@@ -141,17 +143,18 @@ def _figure(value: float) -> str:
 
 
 def _finding(one: Claim, found: Derived) -> str:
-    """What came of the check, in a sentence or two."""
+    """Say what came of the check, in a sentence or two."""
     parts = [f"{entry.status} (entered {entry.date})" for entry in history(one.id) if entry.status != "audited"]
     if one.reconstructed:
-        parts.append(f"reconstruction, not a derivation: {one.reconstructed}; it gives {_figures(found.values, one.unit)}")
+        parts.append(f"reconstruction, not a derivation: {one.reconstructed}; it gives {_figures(found.values, one.units)}")
     elif found.values and one.stated and one.verdict in _AUDIT:
         within = "agrees" if holds(one, found.values) else "does not agree"
         relation = "" if one.relation == "equal" else f"{one.relation} "
-        stated = f"{relation}{_figures(one.stated, one.unit)}"
-        parts.append(f"re-derived {_figures(found.values, one.unit)}, stated {stated}: {within}")
+        stated = f"{relation}{_figures(one.stated, one.units)}"
+        parts.append(f"re-derived {_figures(found.values, one.units)}, stated {stated}: {within}")
     elif found.values:
-        parts.append(f"re-derived {_figures(found.values, one.unit)}; nothing stated that it could be held against")
+        stated = f", stated {_figures(one.stated, one.units)}" if one.stated else "; the note prints no value"
+        parts.append(f"re-derived {_figures(found.values, one.units)}{stated}")
     elif one.reading:
         parts.append(one.reading)
     elif one.verdict == "assumption":
@@ -189,7 +192,7 @@ def explain(id: str) -> list[str]:
     one, found, known = claim(id), rederive(id), givens()
     lines = [f"{id}  (note {one.note})", f"  claim    {one.says}"]
     if one.stated:
-        lines.append(f"  stated   {_figures(one.stated, one.unit)}  [{one.label}]")
+        lines.append(f"  stated   {_figures(one.stated, one.units)}  [{one.label}]")
     for name in found.used:
         if name in known:
             given = known[name]
@@ -200,15 +203,19 @@ def explain(id: str) -> list[str]:
         whose = "" if step.claim == id else f"  ({step.claim})"
         lines.append(f"  step     {step.function}({inputs}) = {', '.join(f'{value:.6g}' for value in step.values)}{whose}")
     if found.values:
-        lines.append(f"  derived  {_figures(found.values, one.unit)}")
-    if one.stated and len(one.stated) == len(found.values) and one.relation == "equal":
-        gaps = _figures(np.subtract(found.values, one.stated).tolist(), one.unit)
-        lines.append(f"  off by   {gaps}; tolerance {_figures(sorted(set(one.tolerance)), one.unit)}")
+        lines.append(f"  derived  {_figures(found.values, one.units)}")
+    if one.stated and found.values and one.relation == "equal" and (one.verdict in _AUDIT or one.reconstructed):
+        gaps = [gap if abs(gap) > 1e-9 * abs(value) else 0.0 for value, gap in _gaps(one, found)]
+        lines.append(f"  off by   {_figures(gaps, one.units)}; tolerance {' / '.join(map(_figure, sorted({*one.tolerance})))}")
     lines += [f"  verdict  {one.verdict}", f"  outcome  {_outcome(one, found.values)}", f"  finding  {_finding(one, found)}"]
     for entry in history(id):
         more = f" Instead: {entry.replacement}" if entry.replacement else ""
         lines.append(f"  history  {entry.date}  {entry.status}: {entry.reason}{more} [{entry.evidence}]")
     return lines
+
+
+def _gaps(one: Claim, found: Derived) -> list[tuple[float, float]]:
+    return [(stated, value - stated) for value, stated in zip(found.values, one.stated, strict=True)]
 
 
 def _text(value: Any) -> str:

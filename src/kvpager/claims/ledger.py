@@ -103,6 +103,13 @@ class Claim:
     run: str = ""
     remark: str = ""
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Unit of each value; a recipe may have its own."""
+        if len(self.derive) > 1:
+            return tuple(recipe.get("unit", self.unit) for recipe in self.derive)
+        return (self.unit,) * max(1, len(self.stated))
+
     def __post_init__(self) -> None:
         """Refuse data that the rest relies on being right."""
         Evidence.of(self.label)
