@@ -143,6 +143,9 @@ def test_transformers_own_spelling_of_gemma4_is_read():
         geometry_of(config | {"per_layer_config": {"5": {"sliding_window": 64}}}, "m")
 
 
+KDA = {"num_heads": 96, "head_dim": 128}
+
+
 @pytest.mark.parametrize(
     ("name", "change", "reason"),
     [
@@ -167,8 +170,9 @@ def test_transformers_own_spelling_of_gemma4_is_read():
         ("llama-3.3-nemotron-super-49b", {"block_configs": [{"attention": {"n_heads_in_group": 7}}] * 80}, "n_heads_in_group"),
         ("llama-3.3-nemotron-super-49b", {"block_configs": [{"attention": {"window_length": 64}}] * 80}, "window_length"),
         ("jamba-v0.1", {"attn_layer_offset": 8}, "attn_layer_offset"),
-        ("kimi-k3", {"linear_attn_config": {"num_heads": 96, "head_dim": 128, "full_attn_layers": [1]}}, "do not make up"),
+        ("kimi-k3", {"linear_attn_config": KDA | {"full_attn_layers": [1], "kda_layers": []}}, "do not make up"),
         ("kimi-k3", {"linear_attn_config": "KDA"}, "not a JSON object"),
+        ("kimi-k3", {"linear_attn_config": KDA | {"full_attn_layers": 3, "kda_layers": 4}}, "make up"),
         ("minimax-m3", {"sparse_attention_config": {"sparse_attention_freq": [1] * 3}}, "sparse_attention_freq"),
         ("minimax-m2.5", {"attn_type_list": [0] * 62}, "attn_type_list"),
         ("falcon-7b", {"num_attention_heads": 70}, "divide"),
@@ -180,16 +184,21 @@ def test_contradictions_and_unknown_shapes_are_refused(name, change, reason):
         geometry_of(builtin_config(name) | change, "odd-model")
 
 
+KEYS = sorted(
+    {key for name in EXAMPLE.values() for key in builtin_config(name)} - {"model_type"}
+    | {"no_rope_layers", "per_layer_config", "layers_block_type", "attention_head_dim", "sliding_window_pattern", "indexer_types"}
+)
 ODD = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 3), st.text(max_size=3), st.lists(st.integers(0, 2), max_size=3), st.just({})
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(data=st.data())
 def test_any_odd_value_is_read_or_refused_never_a_crash(data):
     config = builtin_config(data.draw(st.sampled_from(sorted(EXAMPLE.values()))))
-    changed = data.draw(st.dictionaries(st.sampled_from(sorted(set(config) - {"model_type"})), ODD, min_size=1, max_size=2))
+    own, foreign = st.sampled_from(sorted(set(config) - {"model_type"})), st.sampled_from(KEYS)
+    changed = data.draw(st.dictionaries(own | foreign, ODD, min_size=1, max_size=2))
     try:
         geometry = geometry_of(config | changed, "m")
     except ModelError:

@@ -174,6 +174,7 @@ class ConfigReader:
             Window if the config has no ``sliding_window``.
         """
         kinds = self.kinds(layer_types)
+        self.ignore("sliding_window")  # means nothing if no layer slides
         window = self.count("sliding_window", window_default) if SLIDING in kinds else None
         return [window if kind == SLIDING else None for kind in kinds]
 
@@ -265,12 +266,12 @@ def geometry_of(
     """
     text = text_config(config, name)
     model_type = text.get("model_type")
-    if model_type not in MODELS:
+    if not isinstance(model_type, str) or model_type not in MODELS:
         raise refused(name, f"its family (model_type {model_type!r}) is unknown")
     if dtype_bytes is None:
         dtype_bytes = _dtype_bytes(name, text, config)
     reader = ConfigReader(text, name, dtype_bytes, state_dtype_bytes)
-    geometry = MODELS[str(model_type)](reader)
+    geometry = MODELS[model_type](reader)
     reader.refuse_unread()
     return geometry
 

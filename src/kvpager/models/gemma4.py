@@ -28,6 +28,7 @@ def gemma4(config: ConfigReader) -> KVGeometry:
     wide = config.count("global_head_dim", 512)
     listed = config.count("num_global_key_value_heads", heads.kv)
     full = LayerKV(listed if config.flag("attention_k_eq_v", False) else heads.kv, wide, wide)
+    config.ignore("sliding_window")  # means nothing if no layer slides
     window = config.count("sliding_window", 512) if SLIDING in kinds else None
     layers = [heads.layer(window) if kind == SLIDING else full for kind in kinds]
     layers = [_overridden(config, number, layer) for number, layer in enumerate(layers)]

@@ -25,8 +25,9 @@ def kimi_linear(config: ConfigReader) -> KVGeometry:
         config, kernel=inner.count("short_conv_kernel_size", 4), key=shape, value=shape, state_dtype="float32"
     )
     count = config.count("num_hidden_layers")
-    full, kda = (inner.get(key, []) for key in ("full_attn_layers", "kda_layers"))
-    if sorted([*full, *kda]) != list(range(1, count + 1)):
+    full, kda = (inner.required(key) for key in ("full_attn_layers", "kda_layers"))
+    listed_once = isinstance(full, list) and isinstance(kda, list) and sorted(map(str, full + kda))
+    if listed_once != sorted(map(str, range(1, count + 1))):
         raise refused(config.name, f"its full_attn_layers and kda_layers do not make up its {count} layers, counted from 1")
     latent = latent_layer(config)
     heads = config.count("num_attention_heads")

@@ -15,7 +15,8 @@ def llama4(config: ConfigReader) -> KVGeometry:
     A chunked layer's cache is counted at its fullest, just before a chunk ends.
     """
     count, every = config.count("num_hidden_layers"), config.count("no_rope_layer_interval", 4)
-    rotates = config.get("no_rope_layers") or [int((layer + 1) % every != 0) for layer in range(count)]
+    usual = [int((layer + 1) % every != 0) for layer in range(count)]
+    rotates = config.per_layer("no_rope_layers", usual, known=(0, 1)) if config.get("no_rope_layers") else usual
     chunked = "attention_chunk_size" not in config.config or config.get("attention_chunk_size") is not None
     kinds = config.kinds([CHUNKED if turn and chunked else FULL for turn in rotates], (FULL, CHUNKED))
     heads = config.heads(kv_heads=8, head_dim=128)

@@ -42,12 +42,11 @@ def _pattern(config: ConfigReader) -> list[str]:
     if letters is None and listed is None:
         reason = "neither 'hybrid_override_pattern' nor 'layers_block_type', one of which family nemotron_h cannot do without"
         raise refused(config.name, f"its config has {reason}")
-    kinds = (
-        [_LETTERS.get(letter, letter) for letter in letters]
-        if listed is None
-        else [_SYNONYMS.get(str(kind), str(kind)) for kind in listed]
-    )
-    if listed is not None and letters is not None and [_LETTERS.get(letter, letter) for letter in letters] != kinds:
+    if not isinstance(letters, str | None) or not isinstance(listed, list | None):
+        raise refused(config.name, "its hybrid_override_pattern is not a text, or its layers_block_type not a list")
+    spelled = [_LETTERS.get(letter, letter) for letter in letters or ""]
+    kinds = spelled if listed is None else [_SYNONYMS.get(str(kind), str(kind)) for kind in listed]
+    if letters is not None and spelled != kinds:
         raise refused(config.name, "its layers_block_type contradicts its hybrid_override_pattern")
     if len(kinds) != config.count("num_hidden_layers", len(kinds)):
         raise refused(config.name, f"its {len(kinds)} layers do not match num_hidden_layers = {config.get('num_hidden_layers')}")

@@ -49,7 +49,9 @@ def count_parameters(directory: Path, config: Mapping[str, Any]) -> tuple[Quanti
         routed += count if ".experts." in name else 0
     if not total:
         return None
-    chosen, among = (next((config[key] for key in keys if config.get(key)), 1) for keys in _EXPERTS)
+    chosen, among = (
+        next((config[key] for key in keys if isinstance(config.get(key), int) and config[key] > 0), 1) for keys in _EXPERTS
+    )
     active = total - routed + routed * chosen // among
     labels, source = frozenset({Evidence.ANALYTICAL}), "counted in the headers of the model's safetensors files"
     return Quantity(total, "parameters", labels, source=source), Quantity(active, "parameters", labels, source=source)
