@@ -209,7 +209,8 @@ class SlowReplay:
         evictable = [u for u in self.resident if self.pool_of(u) == pool and u not in self.held]
         ranked = []
         for unit in evictable + incoming:
-            key = self.key(self.world, unit, now) + (self.bonus if unit in self.resident else 0)
+            key = self.key(self.world, unit, now)
+            key += self.bonus if unit in self.resident and key < 1e12 / 8 else 0  # no bonus among pins
             if key > -math.inf:
                 ranked.append((-key, slow_hash(unit, self.seed, now[0]), unit))
         keep = {unit for *_, unit in sorted(ranked)[: max(room, 0)]}

@@ -82,17 +82,22 @@ class AccessEMA:
         check_share("alpha", alpha)
         self.table, self.alpha, self.persist = table, alpha, persist
         self.scores: NDArray[np.float64] = np.empty(0)
+        self._open: dict[int, Ids] = {}  # by the layer of the tick that they were created in
 
     def on_new(self, tick: Tick, units: Ids) -> None:
         """Start units at 0 in the prefill, and at 1 while decoding: the open block is read at every step."""
         self.scores = fill_new(self.scores, self.table)
         self.scores[units] = float(tick.step >= 0)
+        known = self._open.get(tick.layer, units[:0])
+        self._open[tick.layer] = np.concatenate([known, units[~self.table.sealed[units]]])
 
     def on_access(self, tick: Tick, units: Ids) -> None:
         """Decay the tick's layer and count what was asked for there."""
         layer = self.table.layer_view(self.scores, tick.layer)
         layer *= 1 - self.alpha
-        layer[~self.table.layer_view(self.table.sealed, tick.layer)] = 1.0
+        still = self._open.get(tick.layer, units[:0])
+        still = self._open[tick.layer] = still[~self.table.sealed[still]]
+        self.scores[still] = 1.0
         self.scores[units] += self.alpha
 
     def on_gone(self, units: Ids, freed: bool) -> None:
