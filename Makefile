@@ -55,7 +55,7 @@ check: $(BIN)/.developed ## lint, types, docs
 	$(BIN)/mypy
 	$(BIN)/numpydoc lint $$(find src -name '*.py')
 	$(BIN)/python docs/tables.py --check
-	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py
+	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py tests/hardware/test_catalogue.py
 
 format: $(BIN)/.developed ## put the code into the one format, and sort imports
 	$(BIN)/ruff format .
