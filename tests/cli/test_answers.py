@@ -1,6 +1,5 @@
 """What the commands answer: JSON by the contract, tables for people, help with an example."""
 
-import json
 import re
 import subprocess
 from importlib.metadata import entry_points
@@ -148,25 +147,9 @@ def test_ladder_prints_its_tables(well, store):
     assert "dense bound" in out
 
 
-CONFIG = {
-    "model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
-    "torch_dtype": "bfloat16",
-}  # fmt: skip
-
-
-def test_model(well, here):
-    (here / "config.json").write_text(json.dumps(CONFIG))
-    document = well("model", "config.json", "--context", "128K", "--json").document
-    assert document == {
-        "name": "config.json", "family": "llama", "layers": 80, "full_layers": 80, "kv_bytes_per_token": 327_680,
-        "bytes": {"context_tokens": 131_072, "architectural": 42_949_672_960}, "evidence": "analytical",
-    }  # fmt: skip
-    out = well("model", ".", "--context", "128K").out
-    assert "40 GiB" in out
-    assert "analytical" in out
-
-
-@pytest.mark.parametrize("kind", ["models", "policies", "selectors", "prefetchers", "tiers"])
+@pytest.mark.parametrize(
+    "kind", ["models", "systems", "accelerators", "families", "policies", "selectors", "prefetchers", "tiers"]
+)
 def test_list(well, here, kind):
     document = well("list", kind, "--json").document
     assert set(document) == {kind}

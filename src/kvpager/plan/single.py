@@ -123,7 +123,7 @@ def _read(system: System, read_fraction: float | None, hit_curve: HitCurve | Non
                 f"plan: the hit curve was measured with read_fraction {hit_curve.read_fraction:g}, not {read_fraction:g}: "
                 "leave read_fraction out, or replay the trace with it"
             )
-        labels = frozenset({Evidence.SIMULATED})
+        labels = frozenset({Evidence.SIMULATED, Evidence.ASSUMPTION})  # that it holds for this model and context is assumed
         return Quantity(hit_curve.read_fraction, "1", labels, "", hit_curve.source, "read_fraction")
     if read_fraction is not None:
         return asked("read_fraction", read_fraction, "1")
@@ -357,6 +357,8 @@ def _warnings(
     longest = facts.geometry.max_context_tokens
     if longest is not None and context > longest:
         found.append(f"{context:,} tokens are more than the model's {longest:,}: a sizing figure only")
+    if read is not None and Evidence.SIMULATED in read.labels:
+        found.append(f"hits are those of another run, assumed to hold here: {read.source}")
     if read is not None and read.value < 1.0:
         found.append(f"attention reads {read.value:.4g} of the KV: the output changes; check it with 'kvpager ladder'")
     if system.hypothetical:
