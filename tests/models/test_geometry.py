@@ -1,13 +1,15 @@
 """Golden sizes, agreement with transformers' own reading of a config, and what is refused."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpager.core import LayerKV
+from kvpager.core import KVGeometry, LayerKV
 from kvpager.errors import ModelError
+from kvpager.models import builtin, builtin_names
 from kvpager.models.base import MODELS, geometry_of, load_config
 
 LLAMA_8B = {
@@ -172,6 +174,13 @@ def test_empty_keys_that_speak_of_the_cache_are_harmless():
         "is_encoder_decoder": False,
     }
     assert geometry_of(LLAMA_8B | harmless, "m").kv_bytes_per_token == 131_072
+
+
+def test_every_kind_of_layer_survives_a_recordings_header():
+    for name in builtin_names():
+        written = json.loads(json.dumps(asdict(builtin(name))))
+        layers = tuple(LayerKV(**layer) for layer in written.pop("layers"))
+        assert KVGeometry(layers=layers, **written) == builtin(name)
 
 
 def test_registry_holds_the_six_families():

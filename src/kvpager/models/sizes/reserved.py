@@ -6,8 +6,9 @@
   out in groups of equally many layers (layer-outermost layout; one state a layer, so prefix caching of states is off).
 - `vllm-full`: vLLM with that manager off, as some connectors demand: windows are charged as full attention.
 
-Read in vLLM 0.32.0's ``v1/core/kv_cache_utils.py`` and ``v1/kv_cache_interface.py``; not measured on a GPU. A chunked
-layer is charged as a sliding one, at most a block too much.
+Read in vLLM 0.32.0's ``v1/core/kv_cache_utils.py`` and ``v1/kv_cache_interface.py`` and equal to what that code computes for
+every built-in model but DeepSeek V4 (`tests/models/sizes/test_vllm.py`); not measured on a GPU. A chunked layer is charged as a sliding
+one, at most a block too much.
 """
 
 from __future__ import annotations
@@ -55,7 +56,15 @@ def _paged(geometry: KVGeometry, request: _Request) -> Any:
     return total
 
 
+def _refuse_entries(geometry: KVGeometry) -> None:
+    if any(layer.compressed_dim for layer in geometry.layers):
+        raise ModelError(
+            f"model {geometry.name!r} keeps compressed entries, whose packing the rules of vLLM here do not describe: use 'paged'"
+        )
+
+
 def _vllm_full(geometry: KVGeometry, request: _Request) -> Any:
+    _refuse_entries(geometry)
     if geometry.state_bytes:
         raise ModelError(f"model {geometry.name!r} keeps states, so vLLM cannot switch its hybrid manager off: use 'vllm-hybrid'")
     if not geometry.full_layers:
@@ -66,10 +75,7 @@ def _vllm_full(geometry: KVGeometry, request: _Request) -> Any:
 
 def _vllm_hybrid(geometry: KVGeometry, request: _Request) -> Any:
     kinds = _kinds(geometry, request)
-    if any(layer.compressed_dim for layer in geometry.layers):
-        raise ModelError(
-            f"model {geometry.name!r} keeps compressed entries, whose packing rule 'vllm-hybrid' does not describe: use 'paged'"
-        )
+    _refuse_entries(geometry)
     states = [size for size, _, is_state in kinds if is_state]
     if not states and len({window for _, window, _ in kinds}) <= 1:
         return _paged(geometry, request)  # one type of attention: one group, every layer with its own page
