@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from kvpager.core import KVGeometry
 from kvpager.errors import BadInput
-from kvpager.evidence import Evidence, Quantity
+from kvpager.evidence import Evidence, Quantity, propagate
 from kvpager.hardware import System, TierPath
 from kvpager.models.facts import ModelFacts
 from kvpager.models.sizes import kv_dtype, rank_geometries
@@ -195,7 +195,7 @@ class Machine(Generic[T]):
     upstream_bytes_per_s: T | None
 
 
-def machine_of(of: Evaluator[T], system: System) -> Machine[T]:
+def machine_of(of: Evaluator[T], system: System, piece_bytes: float = 0.0) -> Machine[T]:
     """Divide a system among its replicas.
 
     Parameters
@@ -204,6 +204,8 @@ def machine_of(of: Evaluator[T], system: System) -> Machine[T]:
         What to compute with.
     system : System
         From the catalogue.
+    piece_bytes : float
+        Bytes of one transfer, for media whose rate by size is known; 0 = sustained rates.
 
     Returns
     -------
@@ -229,7 +231,7 @@ def machine_of(of: Evaluator[T], system: System) -> Machine[T]:
         return Tier(
             path.name,
             shared(f"{path.name}_bytes", path.capacity_bytes()),
-            shared(f"{path.name}_bytes_per_s", system.bandwidth(path.name)),
+            shared(f"{path.name}_bytes_per_s", _rate(system, path, piece_bytes)),
             of.given(latency),
         )
 
@@ -243,4 +245,19 @@ def machine_of(of: Evaluator[T], system: System) -> Machine[T]:
         grouped("peak_flops_per_s", eight_bit or of_one.bf16_flops_per_s),
         tuple(map(tier_of, paths)),
         None if upstream is None else shared("upstream_bytes_per_s", upstream),
+    )
+
+
+def _rate(system: System, path: TierPath, piece_bytes: float) -> Quantity:
+    """Read rate of a tier's path in pieces of that size: the path's limit, or the media's at the size if that is less."""
+    sustained = system.bandwidth(path.name)
+    if not path.medium.read_by_size or piece_bytes <= 0:
+        return sustained
+    return propagate(
+        f"{path.name} read bandwidth in pieces of {piece_bytes:,.0f} B",
+        "B/s",
+        f"min(path, {path.count} x medium at that size)",
+        lambda whole, one: min(whole, path.count * one),
+        [sustained, path.medium.read_at(piece_bytes)],
+        source="mission row 46: bandwidth(size)",
     )

@@ -75,7 +75,8 @@ def site_of(of: Evaluator[T], load: Load, system: System, assumed: Assumptions, 
         Everything that does not depend on the number of users.
     """
     tiered, replicas = system.strategy == "tiered", float(system.replicas)
-    machine = machine_of(of, system)
+    piece = load.full_bytes_per_token / max(load.full_layers, 1) * assumed.block_tokens.value
+    machine = machine_of(of, system, piece)
     memory = memory_of(of, load, machine, assumed, context, system.tp, tiered)
     limits = {
         "hbm": of.step(

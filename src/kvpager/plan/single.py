@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvpager.analysis import cost, transfer
+from kvpager.analysis import capacity, cost, transfer
 from kvpager.errors import BadInput
 from kvpager.evidence import Evidence, Quantity, combine, explain
 from kvpager.hardware import System
@@ -17,6 +17,7 @@ from kvpager.plan.evaluate import Explained, asked
 from kvpager.plan.load import load_of
 from kvpager.plan.service import Service, Site, serve, site_of
 from kvpager.plan.step import HitCurve
+from kvpager.plan.traffic import traffic
 
 __all__ = ["NOT_DERIVABLE", "as_json", "headline_lines", "plan", "users_at_slo"]
 
@@ -102,7 +103,7 @@ def plan(
         "meets_slo": meets,
     }
     document["step"] = _step(served)
-    document["traffic"] = _traffic(site, served)
+    document["traffic"] = traffic(site, served)
     document["cost"] |= _using(site, document["cost"]["tco_usd"], at_slo, served)
     return document
 
@@ -214,6 +215,15 @@ def _capacity(site: Site[Quantity], users: Quantity) -> dict[str, Any]:
         site.assumed.activations_bytes,
         source="note 000 part 5: the memory wall, nothing tiered",
     )
+    slack = _of.step(
+        "hbm_slack_bytes",
+        "B",
+        "hbm of all accelerators - hbm_needed; negative = what must live in lower tiers",
+        lambda hbm, taken: capacity.hbm_slack_bytes(system.replicas * hbm, taken),
+        site.machine.hbm_bytes,
+        needed,
+        source="mission row 4",
+    )
     crossover = _of.step(
         "crossover_tokens",
         "tokens",
@@ -231,6 +241,7 @@ def _capacity(site: Site[Quantity], users: Quantity) -> dict[str, Any]:
         "metadata_bytes_per_user": memory.metadata_bytes_per_user,
         "hbm_left_bytes": memory.hbm_left_bytes,
         "hbm_needed_bytes": needed,
+        "hbm_slack_bytes": slack,
         "crossover_tokens": crossover,
         "users_by_constraint": dict(site.limits),
     }
@@ -257,61 +268,6 @@ def _step(served: Service[Quantity]) -> dict[str, Quantity]:
     step = served.step
     names = ("hbm_share", "read_bytes", "miss_share", "miss_bytes", "compute_s", "memory_s", "transfer_s", "exposed_s", "step_s")
     return {name: getattr(step, name) for name in names}
-
-
-def _traffic(site: Site[Quantity], served: Service[Quantity]) -> dict[str, Quantity]:
-    """Load of the links, waiting at that load, writes to the backing store and what they do to its drives."""
-    found: dict[str, Quantity] = {}
-    for tier, moved in zip(site.machine.tiers, served.step.tier_bytes, strict=False):
-        load = _of.step(
-            f"{tier.name}_utilisation",
-            "1",
-            "bytes of a step / step_s / rate, at most 1",
-            lambda size, time, rate: np.minimum(1.0, transfer.utilisation(size / time, rate)),
-            moved,
-            served.step.step_s,
-            tier.read_bytes_per_s,
-            source="mission row 42",
-        )
-        found[load.name] = load
-        found[f"{tier.name}_queue_wait_s"] = _of.step(
-            f"{tier.name}_queue_wait_s",
-            "s",
-            "S rho / (2 (1 - rho)), S = one block / rate",
-            lambda rate, rho, kv, tokens, block: transfer.queue_wait_s(kv / tokens * block / rate, rho),
-            tier.read_bytes_per_s,
-            load,
-            site.memory.full_kv_bytes_per_user,
-            site.context,
-            site.assumed.block_tokens,
-            source="M/D/1 queue: Kleinrock 1975, section 5.6; if blocks were asked for at random times",
-        )
-    written = _of.step(
-        "write_bytes_per_s",
-        "B/s",
-        "tokens_per_s x KV bytes a token: every token is written once to the backing store",
-        lambda rate, kv, tokens: transfer.write_bytes_per_s(rate, kv / tokens),
-        served.tokens_per_s,
-        site.memory.kv_bytes_per_user,
-        site.context,
-        source="mission row 7; prefill bursts come on top",
-    )
-    drives = [path for path in site.system.tiers if path.medium.endurance_bytes is not None]
-    if site.system.tiers:
-        found["write_bytes_per_s"] = written
-    for path in drives:
-        endurance = path.medium.endurance_bytes
-        if endurance is not None:
-            found[f"{path.name}_life_years"] = _of.step(
-                f"{path.name}_life_years",
-                "years",
-                f"{path.count} x endurance / write_bytes_per_s",
-                lambda one, rate, count=path.count: transfer.drive_life_s(count * one, np.maximum(rate, 1e-9)) / 31_557_600.0,
-                endurance,
-                written,
-                source="mission row 7; no write amplification",
-            )
-    return found
 
 
 def _owning(site: Site[Quantity]) -> dict[str, Quantity]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from kvpager.analysis import recompute, transfer
 from kvpager.evidence import Evidence, Quantity
-from kvpager.hardware import Catalogue
+from kvpager.hardware import Accelerator, Catalogue
 from kvpager.models import resolve
 from kvpager.plan.evaluate import Explained, asked
-from kvpager.plan.load import load_of
+from kvpager.plan.load import Load, load_of
 
 __all__ = ["Check", "against_h20"]
 
@@ -71,28 +71,14 @@ def against_h20(catalogue: Catalogue) -> tuple[dict[str, Quantity], tuple[Check,
         What was fixed; what was predicted.
     """
     device, load = catalogue.accelerators["h20"], load_of(resolve("qwen3-30b-a3b"))
-    size, layers = load.full_bytes_per_token, load.full_layers
-    wide = load.groups[-1].attended_dim
-    link = device.host_link
-
-    def flops_s(tokens: Quantity) -> Quantity:
-        return _of.step(
-            "seconds_at_peak",
-            "s",
-            "(2 active_params n + 4 H d L n (n + 1) / 2) / peak",
-            lambda n, active, peak: recompute.pass_flops(n, 0.0, active, layers, load.q_heads, wide) / peak,
-            tokens,
-            load.active_params,
-            device.bf16_flops_per_s,
-            source="mission row 47",
-        )
+    size, link = load.full_bytes_per_token, device.host_link
 
     mfu = _of.step(
         "mfu",
         "1",
         "seconds at peak for 64k / (measured miss - fixed time)",
         lambda at_peak, miss, fixed: at_peak / (miss - fixed),
-        flops_s(asked("tokens", LONG, "tokens")),
+        _at_peak(load, device, asked("tokens", LONG, "tokens")),
         MISS_LONG,
         HIT_SHORT,
     )
@@ -116,7 +102,7 @@ def against_h20(catalogue: Catalogue) -> tuple[dict[str, Quantity], tuple[Check,
             fixed + np.maximum(at_peak / share, params * each / (rate * good))
         ),
         HIT_SHORT,
-        flops_s(asked("tokens", SHORT, "tokens")),
+        _at_peak(load, device, asked("tokens", SHORT, "tokens")),
         mfu,
         load.params,
         load.weight_bytes_per_param,
@@ -131,3 +117,18 @@ def against_h20(catalogue: Catalogue) -> tuple[dict[str, Quantity], tuple[Check,
         Check("1k CPU hit", cpu_hit(SHORT), CPU_HIT_SHORT),
     )
     return fixed, checks
+
+
+def _at_peak(load: Load, device: Accelerator, tokens: Quantity) -> Quantity:
+    """Seconds that a prefill of `tokens` takes at the accelerator's peak."""
+    wide = load.groups[-1].attended_dim
+    return _of.step(
+        "seconds_at_peak",
+        "s",
+        "(2 active_params n + 4 H d L n (n + 1) / 2) / peak",
+        lambda n, active, peak: recompute.pass_flops(n, 0.0, active, load.full_layers, load.q_heads, wide) / peak,
+        tokens,
+        load.active_params,
+        device.bf16_flops_per_s,
+        source="mission row 47",
+    )
