@@ -150,7 +150,7 @@ def rules_for(geometry):
         rule
         for rule in RULES
         if not (rule == "vllm-full" and geometry.state_bytes)
-        and not (rule == "vllm-hybrid" and any(layer.compressed_dim for layer in geometry.layers))
+        and not (rule != "paged" and any(layer.compressed_dim for layer in geometry.layers))
     ]
 
 

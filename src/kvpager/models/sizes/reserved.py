@@ -6,9 +6,9 @@
   out in groups of equally many layers (layer-outermost layout; one state a layer, so prefix caching of states is off).
 - `vllm-full`: vLLM with that manager off, as some connectors demand: windows are charged as full attention.
 
-Read in vLLM 0.32.0's ``v1/core/kv_cache_utils.py`` and ``v1/kv_cache_interface.py`` and equal to what that code computes for
-every built-in model but DeepSeek V4 (`tests/models/sizes/test_vllm.py`); not measured on a GPU. A chunked layer is charged as a sliding
-one, at most a block too much.
+Read in vLLM 0.32.0's ``v1/core/kv_cache_utils.py`` and ``v1/kv_cache_interface.py``, and equal to what that code computes
+for every built-in model but DeepSeek V4 (``tests/models/sizes/test_vllm.py``); not measured on a GPU. A chunked layer is
+charged as a sliding one, at most a block too much.
 """
 
 from __future__ import annotations
