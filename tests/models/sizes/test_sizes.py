@@ -236,6 +236,11 @@ def test_shares_add_up_to_at_least_the_whole(name, tp, pp, tokens):
     assert sum(len(stage.layers) for stage in stages) == len(geometry.layers)
 
 
+@pytest.mark.parametrize("name", builtin_names())
+def test_bytes_of_one_more_token(name):
+    assert growth(builtin(name)).bytes_per_token == builtin(name).kv_bytes_per_token
+
+
 def test_growth_names_windows_and_entries():
     grown = growth(builtin("deepseek-v4-flash"))
     assert grown.windows == ((43 * 1024, 128),)

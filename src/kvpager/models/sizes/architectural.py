@@ -50,6 +50,12 @@ class Growth:
     entries: tuple[tuple[int, int], ...]
     state: int
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that one more token adds, on average, while every window still has room."""
+        windows = sum(size for size, _ in self.windows)
+        return self.per_token + windows + sum(size // tokens for size, tokens in self.entries)
+
     def bytes(self, context_tokens: Tokens) -> Tokens:
         """Bytes after `context_tokens` tokens; a number or an array of them, exact either way."""
         total = context_tokens * self.per_token + self.state
