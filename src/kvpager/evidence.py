@@ -186,10 +186,12 @@ def derive(
 
     Parameters
     ----------
-    name, unit, formula : str
+    name : str
         As in `Quantity`.
     value : float
         The computed number.
+    unit, formula : str
+        As in `Quantity`.
     inputs : sequence of Quantity
         What it was computed from.
     source : str

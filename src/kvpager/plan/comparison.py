@@ -43,9 +43,11 @@ def compare(
         The model.
     context_tokens, users : int
         As in `plan`.
-    read_fraction, slo_s : float
+    read_fraction : float, optional
         As in `plan`.
     hit_curve : HitCurve, optional
+        As in `plan`.
+    slo_s : float
         As in `plan`.
     assumptions : Assumptions
         As in `plan`; all of these are the same for every system, so attention is as selective, hence as lossy, on each of them.

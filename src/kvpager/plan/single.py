@@ -142,10 +142,12 @@ def users_at_slo(site: Site[Quantity], read: Quantity, hit_curve: HitCurve | Non
     ----------
     site : Site
         Where.
-    read, slo : Quantity
-        read_fraction; seconds a token.
+    read : Quantity
+        read_fraction.
     hit_curve : HitCurve, optional
         As in `serve`.
+    slo : Quantity
+        Seconds a token.
 
     Returns
     -------
