@@ -34,7 +34,7 @@ ROW = {
 
 def test_replay_answers_by_the_contract(well, store):
     document = well(*REPLAY, "--policy", "lru,ema+sink:16,belady", "--capacity", "10%,25%", "--json").document
-    assert set(document) == PROVENANCE | {"rows"}
+    assert set(document) == PROVENANCE | {"rows", "uncalibrated"}
     assert set(document["trace"]) == TRACE
     assert document["command"] == "kvpager replay t.zarr --jobs 1 --policy lru,ema+sink:16,belady --capacity 10%,25% --json"
     rows = document["rows"]
@@ -99,7 +99,7 @@ def test_processes_change_nothing(well, store):
 
 def test_ladder_answers_by_the_contract(well, store):
     document = well("ladder", "t.zarr", "--jobs", "1", "--json").document
-    assert set(document) == PROVENANCE | {"ladder", "bounds"}
+    assert set(document) == PROVENANCE | {"ladder", "bounds", "uncalibrated"}
     ladder = document["ladder"]
     assert set(ladder) == {"hbm_fraction", "pool", "rungs", "others", "references"}
     assert (ladder["hbm_fraction"], ladder["pool"]) == (0.0684, "global")

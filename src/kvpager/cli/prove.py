@@ -112,6 +112,7 @@ def replay(
     json: Json = False,
 ) -> None:
     """Replay policies on a recorded attention trace: what each would have hit, and what no policy can exceed."""
+    from kvpager.claims.uncalibrated import printed
     from kvpager.policies import make_policy
     from kvpager.replay.attention import capacity_units
     from kvpager.replay.provenance import describe_recording, provenance
@@ -134,13 +135,29 @@ def replay(
     ]
     with stage("replay") as bar:
         rows = sweep(source, cases, jobs=jobs, progress=bar)
-    document = {**provenance(command_line(), seed), "trace": describe_recording(stream.recording, trace), "rows": rows}
+    used = [f"policy {re.split('[:+]', name)[0]}" for name in names] + (
+        [f"prefetcher {prefetch.split(':')[0]}"] if prefetch else []
+    )
+    document = {
+        **provenance(command_line(), seed),
+        "trace": describe_recording(stream.recording, trace),
+        "rows": rows,
+        "uncalibrated": printed(*used),
+    }
     if json:
         print_json(document)
     else:
-        from kvpager.report.text import print_rows
+        from kvpager.report.text import print_context, print_rows
 
         print_rows(rows, Console())
+        print_context(rows[0], Console())
+        _print_uncalibrated(document["uncalibrated"])
+
+
+def _print_uncalibrated(lines: list[str]) -> None:
+    """Say which constants a result takes from the notes as they are."""
+    if lines:
+        typer.echo("Constants taken over from the notes:\n  " + "\n  ".join(lines))
 
 
 def _split(text: str) -> list[str]:
@@ -182,6 +199,7 @@ def ladder(
     json: Json = False,
 ) -> None:
     """Replay the notes' five rungs, each beside its own bound, in global and equal pools."""
+    from kvpager.claims.uncalibrated import printed
     from kvpager.replay.ladder import bounds_of
     from kvpager.replay.ladder import ladder as run
     from kvpager.replay.provenance import describe_recording, provenance
@@ -203,6 +221,7 @@ def ladder(
         "trace": describe_recording(recording, trace),
         "ladder": rungs,
         "bounds": bounds_of(rungs),
+        "uncalibrated": printed("ladder"),
     }
     if json:
         print_json(document)
@@ -210,6 +229,7 @@ def ladder(
         from kvpager.report.text import print_document
 
         print_document(document, Console())
+        _print_uncalibrated(printed("ladder"))
 
 
 @app.command(epilog="Example: kvpager report demo/report.json -o report.html --png pictures")

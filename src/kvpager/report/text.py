@@ -112,10 +112,14 @@ def print_rows(rows: Iterable[Mapping[str, Any]], console: Console, title: str =
     table.add_column("policy")
     for key in apart:
         table.add_column({"hbm_fraction": "size"}.get(key, key), no_wrap=True)
-    for name in ("block\nhits", "its\nbound", "mass\nhit", "p5 head\nmass", "fetched\na step"):
+    figures_of = {"block_hit_ratio": "block\nhits", "bound": "its\nbound", "dense_bound": "dense\nbound"}
+    figures_of |= {"mass_hit_ratio": "mass\nhit", "p5_head_mass": "p5 head\nmass"}
+    if len({row.get("dense_bound") for row in rows}) == 1:  # then it stands in the context
+        del figures_of["dense_bound"]
+    for name in (*figures_of.values(), "fetched\na step"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        figures = [percent(row.get(key)) for key in ("block_hit_ratio", "bound", "mass_hit_ratio", "p5_head_mass")]
+        figures = [percent(row.get(key)) for key in figures_of]
         name = str(row.get("label", row["policy"]))
         table.add_row(name, *(keys[key](row[key]) for key in apart), *figures, _bytes(row))
     console.print(table)
