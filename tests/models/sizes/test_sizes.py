@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpager.core import KVGeometry, LayerKV
-from kvpager.errors import ModelError, UnknownName
+from kvpager.errors import BadInput, ModelError, UnknownName
 from kvpager.models import builtin, builtin_names
 from kvpager.models.sizes import (
     KV_DTYPES,
@@ -143,6 +143,8 @@ def test_rules_that_do_not_describe_a_model_say_so():
     with pytest.raises(UnknownName, match="paged"):
         reserved("jamba-v0.1", 100, "sglang")
     assert rule_of(builtin("deepseek-v4-flash")) == "paged"
+    with pytest.raises(BadInput, match="block_size = 0"):
+        reserved("jamba-v0.1", 100, "paged", block_size=0)
 
 
 def rules_for(geometry):
@@ -155,7 +157,7 @@ def rules_for(geometry):
 
 
 @settings(max_examples=150, deadline=None)
-@given(NAMES, st.integers(0, 300_000), st.sampled_from([8, 16, 64, 256]), st.integers(1, 9000), DTYPES, st.data())
+@given(NAMES, st.integers(0, 300_000), st.sampled_from([1, 10, 16, 64, 256]), st.integers(1, 9000), DTYPES, st.data())
 def test_engines_never_reserve_less_than_the_architecture_needs(name, tokens, block_size, in_flight, dtype, data):
     geometry = builtin(name)
     rule, kv = data.draw(st.sampled_from(rules_for(geometry))), kv_dtype(dtype)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvpager.core import KVGeometry
-from kvpager.errors import ModelError, UnknownName
+from kvpager.errors import BadInput, ModelError, UnknownName
 from kvpager.models.sizes.architectural import Tokens, layer_bytes, least, own_dtype
 from kvpager.models.sizes.dtypes import KVDtype
 
@@ -52,7 +52,7 @@ def _paged(geometry: KVGeometry, request: _Request) -> Any:
         token, entry = layer_bytes(layer, request.kv, request.index)
         total = total + times * token * request.block_size * request.blocks(request.block_size, layer.window_tokens)
         span = max(request.block_size, layer.entry_tokens)  # a block of entries covers at least one entry
-        total = total + times * entry * (span // layer.entry_tokens) * _ceil(request.tokens, span)
+        total = total + times * entry * _ceil(span, layer.entry_tokens) * _ceil(request.tokens, span)
     return total
 
 
@@ -151,10 +151,14 @@ def engine_reserved_bytes(
         For an unknown rule.
     ModelError
         If the rule does not describe the model.
+    BadInput
+        For a block of no tokens, or none in flight.
     """
     rule = rule or rule_of(geometry)
     if rule not in RULES:
         raise UnknownName(f"unknown rule {rule!r} for engine-reserved bytes: use one of {', '.join(RULES)}")
+    if block_size < 1 or in_flight_tokens < 1:
+        raise BadInput(f"block_size = {block_size} and in_flight_tokens = {in_flight_tokens} must both be at least 1 token")
     kv = kv or own_dtype(geometry)
     request = _Request(context_tokens, block_size, in_flight_tokens, kv, index or kv)
     reserved: Tokens = RULES[rule](geometry, request)
