@@ -139,6 +139,24 @@ def study(trace: Path, *, scale: Scale, stage: Stage, command: str, seed: int = 
         "locality": locality.profile(recording),
         "head_types": heads.classify(recording),
     }
+    with stage("plan") as bar:
+        document["plan"] = _plan(trace, bar)
     document["claims"] = judge(document)
     document["conclusion"] = closing_paragraph(document)
+    return document
+
+
+def _plan(trace: Path, bar: Bar) -> dict[str, Any]:
+    """Plan the notes' model and context on a machine that one can buy, with the hit curve of this recording.
+
+    The curve is of another model and a shorter context: using it is an assumption, and labelled one.
+    """
+    from kvpager.hardware import load
+    from kvpager.models import resolve
+    from kvpager.plan import as_json, plan
+    from kvpager.plan.trace import hit_curve_of
+
+    curve = hit_curve_of(trace, 0.10, shares=(0.05, 0.1, 0.25), progress=bar)
+    planned = plan(resolve("llama-3.1-70b"), load().systems["b200-host-cxl"], 131_072, users=4, hit_curve=curve)
+    document: dict[str, Any] = as_json(planned)
     return document

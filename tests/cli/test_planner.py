@@ -31,7 +31,7 @@ def test_model(well, here):
     assert document["bytes"]["context_tokens"] == 131_072
     assert document["bytes"]["architectural"] == 42_949_672_960
     assert document["bytes"]["engine_reserved"] >= document["bytes"]["architectural"]
-    assert "40 GiB = 42.95 GB  [analytical]" in well("model", "llama-3.1-70b").out
+    assert "40 GiB = 42.95 GB  [vendor-spec]" in well("model", "llama-3.1-70b").out
 
 
 def test_model_by_dtype_and_rank(well, here):

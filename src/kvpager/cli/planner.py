@@ -45,12 +45,13 @@ def model(
     json: Json = False,
 ) -> None:
     """Show what a model's KV cache costs: architectural bytes, and what an engine reserves."""
-    from kvpager.evidence import derive
+    from kvpager.evidence import Evidence, derive, weakest
     from kvpager.models import resolve
-    from kvpager.models.sizes import architectural_bytes, engine_reserved_bytes, kv_dtype, rank_geometries, rule_of
+    from kvpager.models.sizes import architectural_bytes, engine_reserved_bytes, growth, kv_dtype, rank_geometries, rule_of
 
     tokens, facts = parse_tokens(context), resolve(source)
     geometry, stored = rank_geometries(facts.geometry, tp)[0], None if dtype is None else kv_dtype(dtype)
+    label = weakest({Evidence.ANALYTICAL, facts.evidence}).label
     rule = rule_of(geometry)
     kind = "the model's own dtype" if stored is None else stored.name
     shape = f"{len(geometry.layers)} layers, {len(geometry.full_layers)} with full attention, {kind}"
@@ -66,10 +67,10 @@ def model(
         "layers": len(geometry.layers),
         "full_layers": len(geometry.full_layers),
         "tp": tp,
-        "kv_bytes_per_token": architectural_bytes(geometry, 1, stored) - geometry.state_bytes,
+        "kv_bytes_per_token": growth(geometry, stored).bytes_per_token,
         "state_bytes": geometry.state_bytes,
         "bytes": {"context_tokens": tokens, "architectural": exact, "engine_reserved": reserved, "rule": rule},
-        "evidence": "analytical",
+        "evidence": label,
         "source": facts.source,
         "date": facts.date,
     }
@@ -81,11 +82,11 @@ def model(
         print_json(document | ({"explain": lines} if explain else {}))
         return
     typer.echo(f"{facts.name}: family {geometry.family}, {shape}" + (f", one of {tp} ranks" if tp > 1 else ""))
-    typer.echo(f"KV per token               {format_bytes(document['kv_bytes_per_token'])}  [analytical]")
+    typer.echo(f"KV per token               {format_bytes(document['kv_bytes_per_token'])}  [{label}]")
     if geometry.state_bytes:
-        typer.echo(f"constant state             {format_bytes(geometry.state_bytes)}  [analytical]")
+        typer.echo(f"constant state             {format_bytes(geometry.state_bytes)}  [{label}]")
     for words, size in ((f"KV at {tokens:,} tokens", exact), (f"engine reserves ({rule})", reserved)):
-        typer.echo(f"{words:<26} {format_bytes(size)} = {format_bytes(size, binary=False)}  [analytical]")
+        typer.echo(f"{words:<26} {format_bytes(size)} = {format_bytes(size, binary=False)}  [{label}]")
     typer.echo(f"source: {facts.source} ({facts.date or 'yours'})")
     if explain:
         typer.echo("\n".join(lines))

@@ -319,6 +319,12 @@ class RecordingDecoder:
             raise ModelError(
                 f"model {loaded.name!r} has sliding-window layers only: there is no growing cache to record; choose another model"
             )
+        shapes = {loaded.geometry.layers[layer] for layer in loaded.geometry.full_layers}
+        if len(shapes) > 1 or any(shape.latent or shape.index_dim or shape.shares_layer is not None for shape in shapes):
+            raise ModelError(
+                f"model {loaded.name!r}: its full-attention layers share KV, differ in shape, or keep no plain K and V: "
+                "recording knows one shape of K and V; choose another model"
+            )
         self.model, self.geometry, self.weights_sha256 = loaded.name, loaded.geometry, loaded.weights_sha256
         self.block_size = block_size
         self.versions: Mapping[str, str] = versions_of(["torch", "transformers"])

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from kvpager.claims.notes import LADDER_RUNGS, closing_paragraph
 from kvpager.report.document import Document, check_document, ladders, percent
-from kvpager.units import format_bytes, format_count
+from kvpager.units import format_bytes, format_count, format_quantity
 
-__all__ = ["print_context", "print_document", "print_ladder", "print_others", "print_rows"]
+__all__ = ["plan_sentence", "print_context", "print_document", "print_ladder", "print_others", "print_rows"]
 
 
 def print_document(doc: Document, console: Console) -> None:
@@ -42,6 +42,28 @@ def print_document(doc: Document, console: Console) -> None:
             print_rows(references, console, title="References on the same recording")
         print_context(doc["ladder"]["rungs"][0], console)
     console.print(Padding(Text(closing_paragraph(doc)), (1, 0, 0, 0)))
+    if "plan" in doc:
+        console.print(Padding(Text(plan_sentence(doc["plan"])), (1, 0, 0, 0)))
+
+
+def plan_sentence(plan: Mapping[str, Any]) -> str:
+    """Say in one sentence what a plan answers, with ranges and labels."""
+    asked, answers = plan["asked"], plan["answers"]
+
+    def words(name: str) -> str:
+        found = answers.get(name)
+        if not isinstance(found, Mapping):
+            return f"not derivable ({found})" if found else "not derivable"
+        spread = [format_quantity(found[end], found["unit"]) for end in ("low", "high") if end in found]
+        span = f", range {spread[0]} to {spread[1]}" if len(spread) == 2 and spread[0] != spread[1] else ""
+        return f"{format_quantity(found['value'], found['unit'])} ({found['evidence']}{span})"
+
+    return (
+        f"Plan: {plan['model']} on {plan['title']}, {asked['context_tokens']['value']:,} tokens, "
+        f"{asked['users']['value']:g} users, with this recording's hit curve: a token takes {words('token_s')}; users at "
+        f"{format_quantity(asked['slo_s']['value'], 's')} a token: {words('users_at_slo')}. "
+        f"'kvpager plan --model {plan['model']} --system {plan['system']} --explain' shows every step of it."
+    )
 
 
 def print_ladder(doc: Document, console: Console) -> None:
