@@ -9,7 +9,7 @@ from kvpager.traces.attention import read_recording
 
 SECTIONS = {
     "kvpager", "command", "evidence", "machine", "versions", "seed", "trace", "ladder", "bounds", "curves", "access_definitions",
-    "heatmap", "locality", "head_types", "claims", "conclusion", "report",
+    "heatmap", "locality", "head_types", "claims", "conclusion", "report", "plan",
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_demo_on_a_tiny_model(well, here, tiny_in_its_place):
     assert_keeps_the_contract(answer.document, here / "out")
     assert answer.document["command"] == "kvpager demo --quick --out out --json"
     stages = list(dict.fromkeys(line.partition(":")[0] for line in answer.err.splitlines()))
-    assert stages == ["prefill", "decode", "ladder", "curves", "definitions of access", "report"]
+    assert stages == ["prefill", "decode", "ladder", "curves", "definitions of access", "plan", "report"]
 
 
 def test_demo_ends_with_the_table_the_verdict_and_the_path(well, here, tiny_in_its_place):
