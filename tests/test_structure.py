@@ -57,7 +57,16 @@ ARROWS["__init__"] = set(NOUNS)
 
 PLUG_IN_FOLDERS = ("policies", "policies/wrappers", "selectors", "prefetch", "models", "tiers")
 HEAVY = {"torch", "numba", "transformers", "zarr", "altair", "vl_convert", "jinja2", "gguf", "safetensors", "pandas", "streamlit"}
-LIGHT = ["kvpager", "kvpager.pager", "kvpager.policies", "kvpager.selectors", "kvpager.prefetch", "kvpager.replay", "kvpager.hardware", "kvpager.cli"]
+LIGHT = [
+    "kvpager",
+    "kvpager.pager",
+    "kvpager.policies",
+    "kvpager.selectors",
+    "kvpager.prefetch",
+    "kvpager.replay",
+    "kvpager.hardware",
+    "kvpager.cli",
+]
 REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS]
 
 

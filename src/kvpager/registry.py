@@ -40,7 +40,7 @@ class Registry(Generic[T]):
         self.kind = kind
         self._package = package
         self._found: dict[str, T] = {}
-        self._searched = False
+        self._searched = self._searched_outside = False
 
     def register(self, name: str) -> Callable[[S], S]:
         """Return a decorator that files its object under `name`; raise `InvariantError` if that is taken."""
@@ -55,9 +55,8 @@ class Registry(Generic[T]):
         return file
 
     def __getitem__(self, name: str) -> T:
-        """Look `name` up; raise `UnknownName` with the nearest known names."""
-        self._search()
-        if name in self._found:
+        """Look `name` up, in our own folder first; raise `UnknownName` with the nearest known names."""
+        if name in self:
             return self._found[name]
         near = difflib.get_close_matches(name, self._found, n=3, cutoff=0.4) or sorted(self._found)
         raise UnknownName(
@@ -66,10 +65,13 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         self._search()
+        self._search_outside()
         return iter(sorted(self._found))
 
     def __contains__(self, name: object) -> bool:
         self._search()
+        if name not in self._found:
+            self._search_outside()
         return name in self._found
 
     def _search(self) -> None:
@@ -87,8 +89,13 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(package.__path__):
             if not module.ispkg:
                 importlib.import_module(f"{self._package}.{module.name}")
-        for entry in entry_points(group=f"kvpager.{self.kind}"):
-            self._found.setdefault(entry.name, entry.load())
+
+    def _search_outside(self) -> None:
+        """Take up third parties' plug-ins; reading every installed package's metadata takes a while, so only when asked."""
+        if not self._searched_outside:
+            for entry in entry_points(group=f"kvpager.{self.kind}"):
+                self._found.setdefault(entry.name, entry.load())
+            self._searched_outside = True
 
 
 def configure(registry: Registry[Callable[..., Any]], text: str) -> Any:
