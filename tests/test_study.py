@@ -28,7 +28,9 @@ def test_the_report_takes_a_study_with_everything_on(tmp_path):
     written = write_report(orjson.loads(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)), tmp_path / "report.html")
     html = written.read_text()
     assert "contradicted" in html or "supported" in html
-    assert {what for what, *_ in bars} >= {"ladder", "curves"}
+    assert {what for what, *_ in bars} >= {"ladder", "curves", "plan"}
+    assert document["plan"]["answers"]["token_s"]["evidence"] == "assumption"
+    assert "Plan: llama-3.1-70b on" in html
     for group in (document["ladder"], *document["ladder"]["others"]):
         for row in group["rungs"]:
             assert row["block_hit_ratio"] <= row["bound"] + 1e-9
