@@ -347,9 +347,8 @@ class Pager:
     def _keys(self, tick: Tick, units: Ids, resident: int) -> NDArray[np.float64]:
         """Keys of `units`, the first `resident` of which are resident and get the keep bonus."""
         keys = self.policy.keep_key(tick, units)
-        if self.policy.keep_bonus:
-            bonus = np.where(keys[:resident] < PIN / 8, self.policy.keep_bonus, 0)  # among pins, being there is no merit
-            keys = np.concatenate([keys[:resident] + bonus, keys[resident:]])
+        if self.policy.keep_bonus:  # among pins, being there is no merit
+            keys[:resident] += self.policy.keep_bonus * (keys[:resident] < PIN / 8)
         return keys
 
     def _make_room(self, tick: Tick, units: Ids) -> tuple[Move, ...]:

@@ -55,9 +55,9 @@ def test_a_score_that_does_not_decay_is_caught(monkeypatch):
     """Planted: the classic stale key."""
 
     def stale(self, seen):
-        weight = np.where(self._fresh[seen.units] > 0, 1.0, self.alpha)
+        weight = self._weight[seen.units]
         self.scores[seen.units] = weight * seen.mass + (1 - weight) * self.scores[seen.units]
-        self._fresh[seen.units] = 0
+        self._weight[seen.units] = self.alpha
 
     monkeypatch.setattr(scores_module.MassEMA, "on_mass", stale)
     with pytest.raises(AssertionError):

@@ -75,7 +75,7 @@ class Policy:
         """Units left HBM (``freed=False``) or ceased to exist."""
 
     def keep_key(self, tick: Tick, units: Ids) -> NDArray[np.float64]:
-        """Return the key of each unit, float64 [units]; higher = keep."""
+        """Return the key of each unit, float64 [units], as a new array; higher = keep."""
         raise NotImplementedError
 
 

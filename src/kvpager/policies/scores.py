@@ -42,27 +42,24 @@ class MassEMA:
         check_share("alpha", alpha)
         self.table, self.alpha, self.persist = table, alpha, persist
         self.scores: NDArray[np.float64] = np.empty(0)
-        self._fresh: NDArray[np.float64] = np.empty(0)
+        self._weight: NDArray[np.float64] = np.empty(0)  # of the next mass: 1 for a unit's first
 
     def on_new(self) -> None:
         """Make room for units created since."""
-        self.scores, self._fresh = fill_new(self.scores, self.table), fill_new(self._fresh, self.table, 1.0)
+        self.scores, self._weight = fill_new(self.scores, self.table), fill_new(self._weight, self.table, 1.0)
 
     def on_mass(self, seen: Seen) -> None:
         """Decay the tick's layer and take in what was read there."""
         units, mass = seen.units, seen.mass.astype(np.float64)
         layer = self.table.layer_view(self.scores, seen.tick.layer)
         layer *= 1 - self.alpha
-        fresh = self._fresh[units] > 0
-        self.scores[units] += self.alpha * mass
-        if fresh.any():
-            self.scores[units[fresh]] = mass[fresh]
-            self._fresh[units] = 0
+        self.scores[units] += self._weight[units] * mass
+        self._weight[units] = self.alpha
 
     def on_gone(self, units: Ids, freed: bool) -> None:
         """Forget units that ceased to exist, and evicted ones unless scores persist."""
         if freed or not self.persist:
-            self.scores[units], self._fresh[units] = 0, 1
+            self.scores[units], self._weight[units] = 0, 1
 
 
 class AccessEMA:

@@ -221,6 +221,8 @@ class Replay:
 
     def _submit(self, tick: Tick, moves: tuple[Move, ...]) -> None:
         """Hand moves to the tiers they concern. A clean drop from HBM moves no bytes."""
+        if not moves:
+            return
         self._tally.moved(tick.step, moves)
         for move in moves:
             if move.why in ("demand", "prefetch"):
