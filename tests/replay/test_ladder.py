@@ -1,5 +1,7 @@
 """The ladder, its subsets, the row and the sweep."""
 
+from pathlib import Path
+
 import pytest
 from tests.driving import small_recording
 from tests.traces.replayed import observation
@@ -68,6 +70,13 @@ def test_rungs_differ_by_one_factor_each():
 def test_a_sweep_in_processes_equals_one_after_the_other(source):
     cases = [Case(policy, 0.3, pool, bound=False) for pool in ("global", "equal") for policy in ("lru", "ema", "blend")]
     assert sweep(source, cases, jobs=2) == sweep(source, cases, jobs=1)
+
+
+def test_a_relative_path_is_found_by_workers_that_started_elsewhere(source, monkeypatch):
+    cases = [Case(policy, 0.3, bound=False) for policy in ("lru", "lfu", "ema", "blend")]
+    before = sweep(source, cases, jobs=2)  # the workers stay, in the folder of now
+    monkeypatch.chdir(source.path.parent)
+    assert sweep(Source(Path(source.path.name)), cases, jobs=2) == before
 
 
 def test_dense_attention_hits_at_most_the_resident_share_whatever_the_policy():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -98,8 +98,9 @@ def sweep(
     else:
         from joblib import Parallel, delayed
 
+        there = replace(source, path=source.path.absolute())  # a worker may have been started in another folder
         parallel = Parallel(n_jobs=jobs or -1, return_as="generator_unordered", batch_size=1)
-        results = parallel(delayed(_labelled)(source, case) for case in ordered)
+        results = parallel(delayed(_labelled)(there, case) for case in ordered)
     for case, row in results:
         rows[case] = row
         if progress is not None:
