@@ -156,7 +156,7 @@ def _plan(trace: Path, bar: Bar) -> dict[str, Any]:
     from kvpager.plan import as_json, plan
     from kvpager.plan.trace import hit_curve_of
 
-    curve = hit_curve_of(trace, 0.10, shares=(0.05, 0.1, 0.25), progress=bar)
+    curve = hit_curve_of(trace, 0.10, progress=bar)
     planned = plan(resolve("llama-3.1-70b"), load().systems["b200-host-cxl"], 131_072, users=4, hit_curve=curve)
     document: dict[str, Any] = as_json(planned)
     return document

@@ -62,7 +62,8 @@ def plan_sentence(plan: Mapping[str, Any]) -> str:
         f"Plan: {plan['model']} on {plan['title']}, {asked['context_tokens']['value']:,} tokens, "
         f"{asked['users']['value']:g} users, with this recording's hit curve: a token takes {words('token_s')}; users at "
         f"{format_quantity(asked['slo_s']['value'], 's')} a token: {words('users_at_slo')}. "
-        f"'kvpager plan --model {plan['model']} --system {plan['system']} --explain' shows every step of it."
+        f"'kvpager plan --model {plan['model']} --system {plan['system']} --users {asked['users']['value']:g} "
+        f"--read {asked['read_fraction']['value']:g} --trace attention.zarr --explain' shows every step of it."
     )
 
 
