@@ -109,7 +109,7 @@ def test_says_where_it_comes_from(page):
         "an example processor",
         "2.13.0",
         "kvpager demo --quick --out run",
-        "kvpager[all]==0.1.0",
+        "in a checkout of kvpager 0.1.0",
     ):
         assert needle in words
     assert "withdrawn the ladder" in words

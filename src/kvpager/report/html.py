@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -211,5 +210,5 @@ def _plain(value: Any) -> str:
 def _repeat(doc: Document) -> list[str]:
     """Shell lines that make the same report again."""
     version = doc.get("kvpager")
-    lines = [f"pip install {shlex.quote(f'kvpager[all]=={version}')}"] if version else []
+    lines = [f"pip install '.[all]'  # in a checkout of kvpager {version}"] if version else []
     return [*lines, str(doc["command"])] if doc.get("command") else [*lines, "kvpager demo"]
