@@ -15,9 +15,9 @@ from kvpager.selectors import SELECTORS, View
 shapes = st.tuples(st.integers(1, 3), st.integers(1, 12))
 
 
-def view_of(mass, bound=None):
+def view_of(mass, bound=None, previous=None, score=None):
     nothing = np.zeros(mass.shape, bool)
-    return View(Tick(0, 0), bound, mass.astype(np.float32), nothing, nothing, None)
+    return View(Tick(0, 0), bound, mass.astype(np.float32), nothing, nothing if previous is None else previous, None, score)
 
 
 def random_mass(shape, seed):
@@ -32,12 +32,12 @@ def random_mass(shape, seed):
 def test_contract(name, shape, seed):
     selector = SELECTORS[name]()
     mass = random_mass(shape, seed)
-    mask = selector.select(view_of(mass, np.log(mass + 1e-9).astype(np.float32)))
+    mask = selector.select(view_of(mass, np.log(mass + 1e-9).astype(np.float32), score=mass.astype(np.float32)))
     assert mask.shape == shape
     assert mask.dtype == bool
     assert "open block not counted" in selector.describe()
     assert isinstance(selector.residency_free, bool)
-    assert selector.needs <= {"mass", "bound", "resident", "query_cosine"}
+    assert selector.needs <= {"mass", "bound", "resident", "query_cosine", "score"}
 
 
 @given(shape=shapes, seed=st.integers(0, 1000), p=st.sampled_from([0.5, 0.9, 0.95]))
@@ -92,7 +92,11 @@ def test_impossible_read_fractions_are_refused(name):
         configure(SELECTORS, f"{name}:read_fraction=1.5").select(view_of(mass, mass.astype(np.float32)))
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("topp_mass", "key_bound"), ("key_bound", "record it again")])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [("topp_mass", "key_bound"), ("key_bound", "record it again"), ("key_mean", "live run"), ("outlier_mean", "live run"),
+     ("history", "live run"), ("note_blend", "live run")],
+)  # fmt: skip
 def test_what_a_selector_lacks_is_said(name, remedy):
     nothing = np.zeros((1, 4), bool)
     with pytest.raises(BadInput, match=remedy):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import ALL_LAYERS, Ids, Seen, Tick
 from kvpager.errors import BadInput
-from kvpager.selectors.base import Selector, View
+from kvpager.selectors.base import Selector, View, live_only
 from kvpager.traces.recording import Recording
 
 __all__ = ["Ask", "Setting", "Stream", "make_stream", "units_being_written"]
@@ -102,7 +102,7 @@ def make_stream(recording: Recording, selector: Selector, setting: Setting | Non
     Raises
     ------
     BadInput
-        For an unknown setting, or a selector whose choice depends on residency.
+        For an unknown setting, or a selector whose choice depends on residency or on what only a live run knows.
     """
     setting = setting or Setting()
     for name, value, known in (
@@ -117,6 +117,8 @@ def make_stream(recording: Recording, selector: Selector, setting: Setting | Non
         raise BadInput(
             f"selector {selector!r} looks at residency, so its demand cannot be fixed beforehand: choose another for replay"
         )
+    if lacks := live_only(selector):
+        raise BadInput(f"selector {selector!r} {lacks}: use it in a live run, or choose key_bound or an oracle for replay")
     masks = _masks(recording, selector)
     layers = len(recording.header.layers)
     per_layer = [[_ask(recording, setting, Tick(t, i), masks[t][i]) for i in range(layers)] for t in range(recording.steps)]
@@ -161,6 +163,7 @@ def _masks(recording: Recording, selector: Selector) -> list[list[NDArray[np.boo
                 np.zeros_like(before),
                 before,
                 None if cosine is None else cosine[i],
+                block_size=header.block_size,
             )
             row.append(selector.select(view))
         masks.append(row)
