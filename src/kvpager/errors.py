@@ -9,8 +9,10 @@
     │   ├── CatalogueError                a hardware catalogue file with a value that cannot be trusted or understood
     │   ├── TextError                     a text that is missing, empty or too short
     │   ├── TraceError                    a trace that is missing, foreign, truncated or newer than this version
+    │   ├── StoreError                    a store directory that cannot be used
     │   └── CapacityError                 a budget that cannot hold what must be held
     ├── StorageFull (OSError)             the disk ran full; what was written before stays readable
+    ├── BlockLostError                    a block of a session that no tier can serve
     ├── TierBusy                          a tier's queue is full: wait, then submit again
     ├── PhysicalBoundError                a rate above what the named link or memory can do
     └── InvariantError (RuntimeError)     a law is broken: always a bug in kvpager or in a plug-in
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 __all__ = [
     "BadInput",
+    "BlockLostError",
     "CapacityError",
     "CatalogueError",
     "InvariantError",
@@ -29,6 +32,7 @@ __all__ = [
     "ModelError",
     "PhysicalBoundError",
     "StorageFull",
+    "StoreError",
     "TextError",
     "TierBusy",
     "TraceError",
@@ -64,12 +68,37 @@ class TraceError(BadInput):
     """A trace is missing, foreign, truncated, corrupt or written by a newer version."""
 
 
+class StoreError(BadInput):
+    """A store directory cannot be used: made for another model or format, in use, read-only, or too small."""
+
+
 class CapacityError(BadInput):
     """A budget is impossible, or too small for what must be held at once."""
 
 
 class StorageFull(KVPagerError, OSError):
     """The disk is full; what had been completed before stays readable."""
+
+
+class BlockLostError(KVPagerError):
+    """A block of a session that no tier can serve; the session stands at its last full step.
+
+    Parameters
+    ----------
+    session : str
+        Whose block.
+    layer, block : int
+        Which; `block` counts from the session's first real token.
+    tier : int
+        The tier that should have served it.
+    """
+
+    def __init__(self, session: str, layer: int, block: int, tier: int) -> None:
+        super().__init__(
+            f"block {block} of layer {layer} of session {session!r} has no good copy in tier {tier}: "
+            f"prefill the session's tokens again from that block on, or drop the session"
+        )
+        self.session, self.layer, self.block, self.tier = session, layer, block, tier
 
 
 class TierBusy(KVPagerError):
