@@ -83,7 +83,7 @@ def logged(stream, policy, capacity, pool="global", *, prefetcher=None, seed=0, 
     def watched_place(tick: Tick, round: int):
         moves = place(tick, round)
         if tick.step >= 0 and round == replay.last_round:
-            everything = np.arange(len(replay.pager._where), dtype=np.int32)
+            everything = np.arange(len(replay.pager.pages.where), dtype=np.int32)
             log.append((tuple(tick), list(hits), everything[replay.pager.resident(everything)].tolist()))
         return moves
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvpager.core import DRAM, HBM, NVME, STAGE, Budget, Demand, Done, Seen, Tick, UnitTable
+from kvpager.core import DRAM, HBM, NVME, RECOMPUTE, STAGE, Budget, Demand, Done, Seen, Tick, UnitTable
 from kvpager.errors import BadInput, CapacityError, InvariantError
 from kvpager.pager import Pager
 from kvpager.policies import make_policy
@@ -33,7 +33,7 @@ def make(hbm, staging, *, blocks=8, dram=0, policy="lru", prefetcher=None, pool=
     pager = Pager(table, budget, make_policy(policy), prefetcher, pool=pool)
     for start in range(0, blocks, staging):
         part = units[start : start + staging]
-        answer(pager, pager.append(Tick(-blocks + start, 0), part))
+        answer(pager, pager.admit(Tick(-blocks + start, 0), part)[0])
         pager.place(Tick(-blocks + start, 0), 0)
     pager.check()
     return table, pager
@@ -132,7 +132,7 @@ def test_staged_units_without_a_copy_cannot_be_placed():
     units = table.open_many(table.new_sequence(), 2)
     table.seal(units)
     pager = Pager(table, Budget((0, SIZE, 0, 10**6), 0, 4 * SIZE), make_policy("lru"))
-    pager.append(Tick(-1, 0), units)
+    pager.admit(Tick(-1, 0), units)
     with pytest.raises(InvariantError, match="law 4"):
         pager.place(Tick(-1, 0), 0)
 
@@ -144,13 +144,60 @@ def test_open_units_that_do_not_fit_are_refused():
         pager.append(Tick(1, 0), table.open(0, 9))
 
 
-def test_a_prefill_larger_than_staging_is_refused():
+def test_a_prefill_larger_than_staging_comes_in_rounds():
     table = UnitTable(1, 1, 4, SIZE)
     units = table.open_many(table.new_sequence(), 5)
     table.seal(units)
+    pager = Pager(table, Budget((0, 3 * SIZE, 0, 10**6), 0, 4 * SIZE), make_policy("lru"), lanes=2)
+    rounds = pager.admit(Tick(-1, 0), units)
+    assert [[len(move.units) for move in moves] for moves in rounds] == [[2], [2], [1]]
+    for number, moves in enumerate(rounds):
+        answer(pager, moves)
+        pager.place(Tick(-1, 0), number)
+        pager.check()
+    assert residents(pager, table) == [2, 3, 4]
+
+
+def test_without_a_staging_slot_nothing_complete_can_enter():
+    table = UnitTable(1, 1, 4, SIZE)
+    units = table.open_many(table.new_sequence(), 1)
+    table.seal(units)
+    pager = Pager(table, Budget((0, SIZE, 0, 10**6), 0, SIZE), make_policy("lru"), lanes=2)
+    with pytest.raises(CapacityError, match="raise staging_bytes"):
+        pager.admit(Tick(-1, 0), units)
+
+
+def test_adopted_units_stand_in_the_backing_store():
+    table = UnitTable(1, 1, 4, SIZE)
+    units = table.open_many(table.new_sequence(), 3)
+    table.seal(units)
     pager = Pager(table, Budget((0, SIZE, 0, 10**6), 0, 4 * SIZE), make_policy("lru"))
-    with pytest.raises(CapacityError, match="staging line of 4"):
-        pager.append(Tick(-1, 0), units)
+    pager.adopt(Tick(-1, 0), units)
+    pager.check()
+    assert ask(pager, 0, 0, 2).tier.tolist() == [NVME, NVME]
+
+
+def test_streaming_reads_all_and_moves_nothing():
+    table, pager = make(hbm=2, staging=3)
+    before = residents(pager, table)
+    units = np.arange(8, dtype=np.int32)
+    grant = pager.stream(Tick(0, 0), units)
+    read = [unit for moves in grant.rounds for move in moves for unit in move.units.tolist()]
+    assert sorted(read + before) == units.tolist()
+    staged = [pager.unstage(number).tolist() for number in range(len(grant.rounds))]
+    assert sum(staged, []) == read
+    pager.check()
+    assert residents(pager, table) == before
+
+
+def test_after_a_lost_unit_the_next_tick_can_start():
+    table, pager = make(hbm=2, staging=8)
+    ask(pager, 0, 0, 1)
+    pager.abandon(np.array([1], np.int32))
+    pager.check()
+    grant = ask(pager, 1, 0, 1)
+    assert grant.tier.tolist() == [NVME, RECOMPUTE]
+    assert [move.units.tolist() for moves in grant.rounds for move in moves] == [[0]]
 
 
 def test_what_was_never_appended_cannot_be_asked_for():
@@ -162,7 +209,7 @@ def test_what_was_never_appended_cannot_be_asked_for():
 
 def test_tier_2_keeps_the_best_of_its_own_and_what_is_offered():
     table, pager = make(hbm=2, staging=8, dram=3)
-    where = dict(enumerate(pager._where.tolist()))
+    where = dict(enumerate(pager.pages.where.tolist()))
     assert {unit for unit, tier in where.items() if tier == DRAM} == {3, 4, 5}
     grant = ask(pager, 0, 0, 5)
     assert grant.tier.tolist() == [NVME, DRAM]
@@ -170,7 +217,7 @@ def test_tier_2_keeps_the_best_of_its_own_and_what_is_offered():
     pager.check()
     assert residents(pager, table) == [0, 5]
     assert {m.why for m in moves} == {"keep", "demote", "drop"}
-    assert pager._where[[6, 7]].tolist() == [DRAM, DRAM]
+    assert pager.pages.where[[6, 7]].tolist() == [DRAM, DRAM]
 
 
 def test_freed_units_are_forgotten_everywhere():
@@ -203,15 +250,15 @@ def test_a_fork_shares_units_and_its_copy_of_the_open_block_is_new():
 def test_check_can_fail(plant):
     _, pager = make(hbm=3, staging=4)
     if plant == "lost":
-        pager._acked[0] = False
+        pager.pages.acked[0] = False
     elif plant == "over":
         pager.pools.capacity[:] = 2
     elif plant == "open":
-        pager._open[0] = True
+        pager.pages.open[0] = True
     elif plant == "count":
         pager.pools.used[0] -= 1
     else:
-        pager._evictable[7] = False
+        pager.pages.evictable[7] = False
     with pytest.raises(InvariantError):
         pager.check()
 

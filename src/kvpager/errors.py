@@ -12,6 +12,7 @@
     │   ├── StoreError                    a store directory that cannot be used
     │   └── CapacityError                 a budget that cannot hold what must be held
     ├── StorageFull (OSError)             the disk ran full; what was written before stays readable
+    ├── UnitsLost                         units that no tier can serve; the live cache says which block of whom that is
     ├── BlockLostError                    a block of a session that no tier can serve
     ├── TierBusy                          a tier's queue is full: wait, then submit again
     ├── PhysicalBoundError                a rate above what the named link or memory can do
@@ -21,6 +22,12 @@ Every message names the object, the place and the remedy.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = [
     "BadInput",
@@ -36,6 +43,7 @@ __all__ = [
     "TextError",
     "TierBusy",
     "TraceError",
+    "UnitsLost",
     "UnknownName",
 ]
 
@@ -78,6 +86,22 @@ class CapacityError(BadInput):
 
 class StorageFull(KVPagerError, OSError):
     """The disk is full; what had been completed before stays readable."""
+
+
+class UnitsLost(KVPagerError):
+    """Units without a good copy: missing, or with a wrong checksum. Never served (law 10).
+
+    Parameters
+    ----------
+    units : int32
+        Which.
+    tier : int
+        The tier that should have served them.
+    """
+
+    def __init__(self, units: NDArray[np.int32], tier: int) -> None:
+        super().__init__(f"{len(units)} units of tier {tier} have no good copy, unit {int(units[0])} first: compute them again")
+        self.units, self.tier = units, tier
 
 
 class BlockLostError(KVPagerError):

@@ -4,7 +4,7 @@ No tensors, no I/O, no clock: the same calls give the same answers. Replay drive
 tiers, a live cache over real ones. One tick, in order::
 
     settle   acknowledgements and arrivals of earlier moves count only here
-    append   new units; open ones cannot leave, complete ones (prefill) pass through staging
+    append   new open units, which cannot leave; `admit`: complete ones (prefill), which pass through staging
     seal     an open block became full and confirmed: its backup is issued
     request  hits are judged once; misses are fetched to staging, in rounds that fit it
     place    after all rounds but the last: keep the best of resident and staged
@@ -16,7 +16,6 @@ tiers, a live cache over real ones. One tick, in order::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from kvpager.core import (
     HBM,
     NVME,
     PINNED,
+    RECOMPUTE,
     STAGE,
     Budget,
     Demand,
@@ -39,6 +39,7 @@ from kvpager.core import (
     UnitTable,
 )
 from kvpager.errors import CapacityError, InvariantError
+from kvpager.pagetable import PageTable
 from kvpager.policies.base import PIN, Policy
 from kvpager.pool import Pools, best
 from kvpager.prefetch.base import Prefetcher
@@ -46,8 +47,6 @@ from kvpager.prefetch.base import Prefetcher
 __all__ = ["Pager"]
 
 _NONE = np.empty(0, np.int32)
-_ABSENT = np.int8(-2)
-_FLAGS = ("_open", "_acked", "_flying", "_early", "_evictable")
 
 
 class Pager:
@@ -56,7 +55,7 @@ class Pager:
     Parameters
     ----------
     table : UnitTable
-        Identity of units; shared with the driver, which opens and seals blocks in it.
+        Identity of units; the driver opens and seals blocks in it.
     budget : Budget
         Bytes. Tiers 0 and 1 share one memory of ``payload_bytes[0] + payload_bytes[1]``.
     policy : Policy
@@ -67,6 +66,8 @@ class Pager:
         Who shares HBM: all units, those of a layer, or those of a layer and KV head.
     seed : int
         Seed of the hash that breaks ties.
+    lanes : int
+        Rounds that are staged at once: while one is attended, the next is read.
 
     Raises
     ------
@@ -83,13 +84,14 @@ class Pager:
         *,
         pool: str = "global",
         seed: int = 0,
+        lanes: int = 1,
     ) -> None:
-        self.table, self.budget, self.policy, self.prefetcher, self.seed = table, budget, policy, prefetcher, seed
+        self.table, self.budget, self.policy, self.prefetcher = table, budget, policy, prefetcher
+        self.seed, self.lanes = seed, lanes
         self.pools = Pools(table, pool, (budget.payload_bytes[PINNED] + budget.payload_bytes[HBM]) // table.unit_bytes)
         self.staging_units = budget.staging_bytes // table.unit_bytes
         self._dram_units = budget.payload_bytes[DRAM] // table.unit_bytes
-        self._where = np.empty(0, np.int8)
-        self._open = self._acked = self._flying = self._early = self._evictable = np.empty(0, np.bool_)
+        self.pages = PageTable(table, self.pools)
         self._leavers: Ids | None = None  # all evictable units, where known
         self._rounds: list[Ids] = []
         self.pending: dict[int, Move] = {}
@@ -101,15 +103,15 @@ class Pager:
 
     def resident(self, units: Ids) -> NDArray[np.bool_]:
         """Which of `units` stand in HBM now (tiers 0 and 1), bool [units]."""
-        return _in_hbm(self._where[units])
+        return self.pages.resident(units)
 
     def missing(self, units: Ids) -> Ids:
         """Those of `units` that are neither in HBM nor on their way there."""
-        return units[(self._where[units] > HBM) & ~self._flying[units]]
+        return units[(self.pages.where[units] > HBM) & ~self.pages.flying[units]]
 
     def pinned(self) -> int:
         """How many units stand in tier 0."""
-        return int(np.count_nonzero(self._where == PINNED))
+        return int(np.count_nonzero(self.pages.where == PINNED))
 
     # ── the tick ─────────────────────────────────────────────────────────────────────────────────
 
@@ -128,53 +130,64 @@ class Pager:
             alive = self.table.refs[move.units] > 0
             good, bad = move.units[answer.ok & alive], move.units[~answer.ok & alive]
             if move.why == "backup":
-                self._acked[good] = True
-                self._evictable[good] = _in_hbm(self._where[good]) & ~self._open[good]
+                self.pages.acked[good] = True
+                self.pages.evictable[good] = self.pages.resident(good) & ~self.pages.open[good]
                 if len(bad):
                     again.append(self._move(bad, move.src, NVME, "backup"))
             else:
-                self._flying[good] = self._flying[bad] = False
-                self._where[good] = HBM
-                self._evictable[good] = True
-                self._early[bad] = False
+                self.pages.flying[good] = self.pages.flying[bad] = False
+                self.pages.where[good] = HBM
+                self.pages.evictable[good] = True
+                self.pages.early[bad] = False
                 self.pools.add(bad, -1)
         return tuple(again)
 
     def append(self, tick: Tick, units: Ids) -> tuple[Move, ...]:
-        """Take in new units: open ones are held in HBM; complete ones enter through staging, to be placed.
+        """Take in new open units: held in HBM until sealed and backed up. Returns the evictions that made room.
 
-        Returns
-        -------
-        tuple of Move
-            Evictions that made room, or the backup of complete units.
-
-        Raises
-        ------
-        CapacityError
-            If open units alone exceed a pool, or complete ones the staging line.
+        Raises `CapacityError` if a pool cannot hold its open units.
         """
-        self._grow()
-        self.policy.on_new(tick, units)
-        if self.prefetcher is not None:
-            self.prefetcher.on_new(tick, units)
-        if self.table.sealed[units].all():
-            if len(units) > self.staging_units:
-                raise CapacityError(
-                    f"{len(units)} complete units at {tick} exceed the staging line of {self.staging_units} units: "
-                    "append fewer at a time, or raise staging_bytes"
-                )
-            self._where[units] = STAGE
-            self._rounds = [units]
-            return (self._move(units, STAGE, NVME, "backup"),)
+        self._announce(tick, units)
         moves = self._make_room(tick, units)
-        self._open[units] = True
-        self._where[units] = HBM
+        self.pages.open[units] = True
+        self.pages.where[units] = HBM
         self.pools.add(units, 1)
         return moves
 
+    def admit(self, tick: Tick, units: Ids) -> tuple[tuple[Move, ...], ...]:
+        """Take in new complete units, as a prefill makes them, through staging; return each round's backup.
+
+        It must be acknowledged, by `settle`, before `place` may choose of that round.
+        """
+        self._announce(tick, units)
+        self._rounds = self._split(units)
+        return tuple((self._move(part, STAGE, NVME, "backup"),) for part in self._rounds)
+
+    def adopt(self, tick: Tick, units: Ids) -> None:
+        """Take in complete units that stand in tier 3 already, as a resumed session does."""
+        self._announce(tick, units)
+        self.pages.acked[units] = True
+        self.pages.where[units] = NVME
+
+    def stream(self, tick: Tick, units: Ids) -> Grant:
+        """Read all of `units` without a word to the policy, and keep none: a prefill's dense reading is no preference."""
+        return self._judge(tick, units)
+
+    def unstage(self, round: int) -> Ids:
+        """End a round of `stream`, and return the units whose staging slots are free again."""
+        staged, self._rounds[round] = self._rounds[round], _NONE
+        return staged
+
+    def abandon(self, lost: Ids) -> None:
+        """End a tick that cannot be finished: nothing stays staged, and `lost` units are known to have no copy left."""
+        self._rounds = []
+        self._leavers = None
+        self.pages.where[lost] = RECOMPUTE
+        self.pages.acked[lost] = self.pages.evictable[lost] = False
+
     def seal(self, tick: Tick, units: Ids) -> tuple[Move, ...]:
         """Units became full and confirmed: evictable once the returned backup is acknowledged."""
-        self._open[units] = False
+        self.pages.open[units] = False
         return (self._move(units, HBM, NVME, "backup"),) if len(units) else ()
 
     def request(self, demand: Demand) -> Grant:
@@ -190,23 +203,13 @@ class Pager:
         InvariantError
             If the last tick's rounds were not all placed, or a unit was never appended.
         """
-        if any(map(len, self._rounds)):
-            raise InvariantError(f"units are still staged at {demand.tick}: place() each round of the last tick first")
-        self._grow()
         tick, units, asks = demand
-        tier = self._where[units]
-        if len(tier) and tier.min() < 0:
-            raise InvariantError(f"unit {int(units[tier < 0][0])} is asked for at {tick} but was never appended")
-        hit = tier <= HBM
+        self.pages.grow()
+        grant = self._judge(tick, units)
         self.policy.on_access(tick, units, asks)
-        if self.prefetcher is None:
-            return Grant(tier, _NONE, ((), *self._stage(units[~hit], tier[~hit])), np.zeros(len(units), np.bool_))
-        self.prefetcher.on_access(tick, units, asks)
-        flying = self._flying[units]
-        early = self._early[units] & hit
-        self._early[units[hit | flying]] = False
-        fetch = ~(hit | flying)
-        return Grant(tier, units[flying], ((), *self._stage(units[fetch], tier[fetch])), early)
+        if self.prefetcher is not None:
+            self.prefetcher.on_access(tick, units, asks)
+        return grant
 
     def observe(self, seen: Seen) -> None:
         """Pass on the mass of what was read; once a tick, before the last `place`."""
@@ -222,7 +225,7 @@ class Pager:
         staged = self._rounds[round] if round < len(self._rounds) else _NONE
         if len(staged) == 0:
             return ()
-        if not self._acked[staged].all():
+        if not self.pages.acked[staged].all():
             raise InvariantError(f"staged units at {tick} have no acknowledged backup yet: settle it before place() (law 4)")
         self._rounds[round] = _NONE
         residents = self._may_leave(tick.layer)
@@ -230,15 +233,15 @@ class Pager:
         room = self.pools.capacity - self.pools.used + self.pools.count(residents)
         stay = self.pools.keep(candidates, self._keys(tick, candidates, len(residents)), room, self.seed, tick)
         keep = stay[len(residents) :]
-        moves = self._leave(tick, residents[~stay[: len(residents)]], staged[~keep & (self._where[staged] != DRAM)])
+        moves = self._leave(tick, residents[~stay[: len(residents)]], staged[~keep & (self.pages.where[staged] != DRAM)])
         kept = staged[keep]
         if len(kept):
             self.pools.add(kept, 1)
-            self._where[kept] = HBM
-            self._evictable[kept] = True
-            self._early[kept] = False
+            self.pages.where[kept] = HBM
+            self.pages.evictable[kept] = True
+            self.pages.early[kept] = False
             if np.isfinite(self.policy.pinned_from):
-                self._where[kept[self.policy.keep_key(tick, kept) >= self.policy.pinned_from]] = PINNED
+                self.pages.where[kept[self.policy.keep_key(tick, kept) >= self.policy.pinned_from]] = PINNED
             moves.append(self._move(kept, STAGE, HBM, "keep"))
         self._leavers = candidates[stay] if self.pools.kind == "global" else None
         return tuple(moves)
@@ -246,12 +249,7 @@ class Pager:
     def prefetch(self, tick: Tick, ahead: Ids) -> tuple[Move, ...]:
         """Bring what the prefetcher wants among `ahead`, within the tick's share; the lowest keys leave, but no pins.
 
-        Parameters
-        ----------
-        tick : Tick
-            Now, after its last `place`.
-        ahead : int32
-            Units that may be asked for next: those of the next layer, or of all layers at a step's end.
+        `ahead` are the units that may be asked for next: those of the next layer, or of all layers at a step's end.
         """
         if self.prefetcher is None:
             return ()
@@ -262,14 +260,14 @@ class Pager:
         if allowed < 1 or len(candidates) == 0:
             return ()
         wanted = self.prefetcher.propose(tick, candidates, allowed)[:allowed]
-        evictable = self.pools.count(np.flatnonzero(self._evictable & (self._where != PINNED)).astype(np.int32))
+        evictable = self.pools.count(np.flatnonzero(self.pages.evictable & (self.pages.where != PINNED)).astype(np.int32))
         wanted = wanted[self.pools.admissible(wanted, self.pools.capacity - self.pools.used + evictable)]
         if len(wanted) == 0:
             return ()
         moves = list(self._make_room(tick, wanted))
         self.pools.add(wanted, 1)
-        self._flying[wanted] = self._early[wanted] = True
-        sources = self._where[wanted]
+        self.pages.flying[wanted] = self.pages.early[wanted] = True
+        sources = self.pages.where[wanted]
         moves.extend(self._move(wanted[sources == src], int(src), HBM, "prefetch") for src in np.unique(sources))
         return tuple(moves)
 
@@ -277,28 +275,16 @@ class Pager:
         """Forget freed units; return the drop of those that were in HBM."""
         self._leavers = None
         resident = self.resident(units)
-        self.pools.add(units[resident | self._flying[units]], -1)
-        self._where[units] = _ABSENT
-        for name in _FLAGS:
-            getattr(self, name)[units] = False
+        self.pools.add(units[resident | self.pages.flying[units]], -1)
+        self.pages.forget(units)
         self.policy.on_gone(units, freed=True)
         return (self._move(units[resident], HBM, STAGE, "drop"),) if resident.any() else ()
 
     def check(self) -> None:
         """Raise `InvariantError` if law 4 or 6 is broken or the page table contradicts itself."""
-        where = self._where
-        resident = _in_hbm(where)
-        held = np.flatnonzero(resident | self._flying).astype(np.int32)
-        lost = np.flatnonzero((where >= DRAM) & ~self._acked)
-        broken = {
-            "a pool's count differs from its resident and in-flight units": (self.pools.count(held) != self.pools.used).any(),
-            "a pool holds more than its payload (law 6)": (self.pools.used > self.pools.capacity).any(),
+        broken = self.pages.contradictions() | {
             "more units are staged than the staging line allows (law 6)": any(len(r) > self.staging_units for r in self._rounds),
-            "tier 2 holds more than its payload (law 6)": np.count_nonzero(where == DRAM) > self._dram_units,
-            f"units {lost[:3]} left HBM without an acknowledged backup (law 4)": len(lost) > 0,
-            "an open unit is not in HBM": (self._open & ~resident).any(),
-            "a resident unit is also in flight": (resident & self._flying).any(),
-            "the evictable units differ from the page table": (self._evictable != (resident & self._acked & ~self._open)).any(),
+            "tier 2 holds more than its payload (law 6)": np.count_nonzero(self.pages.where == DRAM) > self._dram_units,
         }
         for law, is_broken in broken.items():
             if is_broken:
@@ -306,14 +292,37 @@ class Pager:
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
-    def _grow(self) -> None:
-        more = self.table.size - len(self._where)
-        if more <= 0:
-            return
-        self._where = np.concatenate([self._where, np.full(more, _ABSENT)])
-        for name in _FLAGS:
-            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, np.bool_)]))
-        self.pools.grow()
+    def _announce(self, tick: Tick, units: Ids) -> None:
+        self.pages.grow()
+        self.policy.on_new(tick, units)
+        if self.prefetcher is not None:
+            self.prefetcher.on_new(tick, units)
+
+    def _judge(self, tick: Tick, units: Ids) -> Grant:
+        """Say where each unit stands, and stage those not in HBM."""
+        if any(map(len, self._rounds)):
+            raise InvariantError(f"units are still staged at {tick}: place() each round of the last tick first")
+        tier = self.pages.where[units]
+        if len(tier) and tier.min() < 0:
+            raise InvariantError(f"unit {int(units[tier < 0][0])} is asked for at {tick} but was never appended")
+        hit, fetch = tier <= HBM, (tier == DRAM) | (tier == NVME)
+        if self.prefetcher is None:
+            return Grant(tier, _NONE, ((), *self._stage(units[fetch], tier[fetch])), np.zeros(len(units), np.bool_))
+        flying = self.pages.flying[units]
+        early = self.pages.early[units] & hit
+        self.pages.early[units[hit | flying]] = False
+        fetch &= ~flying
+        return Grant(tier, units[flying], ((), *self._stage(units[fetch], tier[fetch])), early)
+
+    def _split(self, units: Ids) -> list[Ids]:
+        """Cut `units` into rounds that fit their lane of the staging line."""
+        lane = self.staging_units // self.lanes
+        if len(units) and lane < 1:
+            raise CapacityError(
+                f"{len(units)} units must be staged, but the staging line of {self.staging_units} units holds none in each of "
+                f"{self.lanes} lane(s): raise staging_bytes"
+            )
+        return [units[start : start + lane] for start in range(0, len(units), max(lane, 1))]
 
     def _move(self, units: Ids, src: int, dst: int, why: str) -> Move:
         move, self._next_move = Move(self._next_move, units, src, dst, why), self._next_move + 1
@@ -323,15 +332,12 @@ class Pager:
 
     def _stage(self, misses: Ids, tier: NDArray[np.int8]) -> list[tuple[Move, ...]]:
         """Split misses into rounds that fit the staging line; one move per source tier and round."""
-        self._rounds = [_NONE]
-        if len(misses) and self.staging_units < 1:
-            raise CapacityError(f"{len(misses)} units must be fetched, but the staging line holds none: raise staging_bytes")
-        rounds = []
-        for a, b in pairwise([*range(0, len(misses), max(self.staging_units, 1)), len(misses)]):
-            part, source = misses[a:b], tier[a:b]
-            self._rounds.append(part)
-            tiers = (DRAM, NVME) if self._dram_units else ()
-            by_tier = [(number, part[source == number]) for number in tiers] or [(NVME, part)]
+        parts = self._split(misses)
+        self._rounds = [_NONE, *parts]
+        rounds, tiers = [], (DRAM, NVME) if self._dram_units else (NVME,)
+        sources = np.split(tier, np.cumsum([len(part) for part in parts])[:-1]) if parts else []
+        for part, source in zip(parts, sources, strict=True):
+            by_tier = [(number, part[source == number]) for number in tiers]
             rounds.append(tuple(self._move(units, number, STAGE, "demand") for number, units in by_tier if len(units)))
         return rounds
 
@@ -339,9 +345,9 @@ class Pager:
         """Evictable units of the pools that `layer` touches, in any order."""
         scope = self.pools.scope(layer)
         if scope is not None:
-            return scope[self._evictable[scope]]
+            return scope[self.pages.evictable[scope]]
         if self._leavers is None:
-            self._leavers = np.flatnonzero(self._evictable).astype(np.int32)
+            self._leavers = np.flatnonzero(self.pages.evictable).astype(np.int32)
         return self._leavers
 
     def _keys(self, tick: Tick, units: Ids, resident: int) -> NDArray[np.float64]:
@@ -374,26 +380,21 @@ class Pager:
         if len(evicted):
             self._leavers = None
             self.pools.add(evicted, -1)
-            self._early[evicted] = self._evictable[evicted] = False
+            self.pages.early[evicted] = self.pages.evictable[evicted] = False
             self.policy.on_gone(evicted, freed=False)
-        self._where[evicted] = self._where[bypassed] = NVME
+        self.pages.where[evicted] = self.pages.where[bypassed] = NVME
         if self._dram_units and len(evicted) + len(bypassed):
-            own = np.flatnonzero(self._where == DRAM).astype(np.int32)
+            own = np.flatnonzero(self.pages.where == DRAM).astype(np.int32)
             candidates = np.concatenate([own, evicted, bypassed])
             stay = best(self._keys(tick, candidates, len(own)), candidates, self._dram_units, self.seed, tick.step)
-            self._where[candidates] = np.where(stay, DRAM, NVME)
+            self.pages.where[candidates] = np.where(stay, DRAM, NVME)
             for n, end, src in ((len(own), len(own) + len(evicted), HBM), (len(own) + len(evicted), len(candidates), STAGE)):
                 if stay[n:end].any():
                     moves.append(self._move(candidates[n:end][stay[n:end]], src, DRAM, "demote"))
             dropped = candidates[: len(own)][~stay[: len(own)]]
             if len(dropped):
                 moves.append(self._move(dropped, DRAM, NVME, "drop"))
-            evicted = evicted[self._where[evicted] == NVME]
+            evicted = evicted[self.pages.where[evicted] == NVME]
         if len(evicted):
             moves.append(self._move(evicted, HBM, NVME, "drop"))
         return moves
-
-
-def _in_hbm(where: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Tier 0 or 1; one comparison, since negative places wrap to large unsigned numbers."""
-    return where.view(np.uint8) <= HBM

@@ -39,7 +39,7 @@ def roomy(pool, each):
 def test_each_access_is_served_once_and_the_tiers_counters_agree(seed, policy, pool, each, dram):
     stream = small_stream(seed)
     replay, log = logged(stream, policy, roomy(pool, each), pool, dram_units=dram, prefetcher="previous" if seed % 2 else None)
-    counts, tiers = replay.counts, replay.tiers
+    counts, tiers = replay.counts, replay.driver.tiers
     asked = sum(len(ask.units) for ask in stream.asks)
     assert counts.served.sum() == counts.accesses == asked
     assert counts.served[:2].sum() == counts.hits == sum(len(hits) for _, hits, _ in log)

@@ -82,9 +82,9 @@ class AccessEMA:
         self._open: dict[int, Ids] = {}  # by the layer of the tick that they were created in
 
     def on_new(self, tick: Tick, units: Ids) -> None:
-        """Start units at 0 in the prefill, and at 1 while decoding: the open block is read at every step."""
+        """Start complete units at 0, and open ones at 1: the open block is read at every step."""
         self.scores = fill_new(self.scores, self.table)
-        self.scores[units] = float(tick.step >= 0)
+        self.scores[units] = ~self.table.sealed[units]
         known = self._open.get(tick.layer, units[:0])
         self._open[tick.layer] = np.concatenate([known, units[~self.table.sealed[units]]])
 

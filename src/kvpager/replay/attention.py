@@ -12,7 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.core import ALL_LAYERS, DRAM, NVME, Budget, Demand, Move, Tick, UnitTable
+from kvpager.core import ALL_LAYERS, DRAM, NVME, Budget, Demand, Tick, UnitTable
+from kvpager.driver import Driver
 from kvpager.errors import BadInput, CapacityError
 from kvpager.pager import Pager
 from kvpager.policies.base import Policy
@@ -25,8 +26,6 @@ __all__ = ["METADATA_BYTES_PER_UNIT", "Replay", "capacity_units", "warmup_steps"
 
 METADATA_BYTES_PER_UNIT = 16
 """Page-table slot (4), place and flags (4), two float32 scores (8); key summaries come on top."""
-
-_NO_SLOTS = np.empty(0, np.int32)
 
 
 def warmup_steps(steps: int) -> int:
@@ -125,7 +124,8 @@ class Replay:
         self.pager = Pager(self.table, budget, policy, prefetcher, pool=pool, seed=seed)
         if "future" in policy.needs:
             policy.set_future(*self._future())
-        self.tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
+        tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
+        self.driver = Driver(self.pager, tiers, moved=lambda tick, moves: self._tally.moved(tick.step, moves))
         self._tally = Tally(stream, self.warmup)
 
     def run(self, look: Callable[[Tick], None] | None = None) -> Counts:
@@ -138,7 +138,7 @@ class Replay:
         """
         self._prefill()
         for ask in self.stream.asks:
-            self._settle(ask.tick)
+            self.driver.begin(ask.tick)
             self._turn_block(ask.tick)
             if look is not None:
                 look(ask.tick)
@@ -156,7 +156,7 @@ class Replay:
 
     def _prefill(self) -> None:
         """Append what the prefill wrote, layer by layer: complete blocks are placed, the open one is held."""
-        header, table, pager = self.stream.recording.header, self.table, self.pager
+        header, table = self.stream.recording.header, self.table
         complete, rest = divmod(header.context_tokens, header.block_size)
         self._sequence = table.new_sequence()
         table.seal(table.open_many(self._sequence, complete))
@@ -165,29 +165,18 @@ class Replay:
         for seen in self.stream.prefill:
             units = table.of_layer(seen.tick.layer)
             sealed = table.sealed[units]
-            for part in (units[sealed], units[~sealed]):
-                if len(part):
-                    self._submit(seen.tick, pager.append(seen.tick, part))
-            self._settle(seen.tick)
-            pager.observe(seen)
-            self._submit(seen.tick, pager.place(seen.tick, 0))
+            if rest:
+                self.driver.append(seen.tick, units[~sealed])
+            self.driver.admit(seen.tick, units[sealed], seen=seen)
 
     def _tick(self, ask: Ask) -> None:
-        pager, tick = self.pager, ask.tick
-        resident = pager.resident(self.table.of_layer(tick.layer))
-        grant = pager.request(Demand(tick, ask.units, ask.asks))
+        resident = self.pager.resident(self.table.of_layer(ask.tick.layer))
+        grant = self.driver.ask(Demand(ask.tick, ask.units, ask.asks), seen=lambda: ask.seen)
         self._tally.judged(ask, grant, resident)
-        last = len(grant.rounds) - 1
-        for number, moves in enumerate(grant.rounds):
-            self._submit(tick, moves)
-            if number == last:
-                pager.observe(ask.seen)
-            self._submit(tick, pager.place(tick, number))
-        if self.prefetcher is not None:
-            self._prefetch(tick)
+        self.driver.prefetch(ask.tick)
         if self.check:
-            pager.check()
-            for tier in self.tiers.values():
+            self.pager.check()
+            for tier in self.driver.tiers.values():
                 tier.check()
 
     def _turn_block(self, tick: Tick) -> None:
@@ -202,41 +191,11 @@ class Replay:
                 full = self._units_of(block - 1)
                 full = full[~table.sealed[full]]
                 table.seal(full)
-                self._submit(tick, self.pager.seal(tick, full))
+                self.driver.seal(tick, full)
             table.open(self._sequence, block)
         new = self._units_of(block)
-        self._submit(tick, self.pager.append(tick, new if tick.layer == ALL_LAYERS else new[table.layer[new] == tick.layer]))
+        self.driver.append(tick, new if tick.layer == ALL_LAYERS else new[table.layer[new] == tick.layer])
 
     def _units_of(self, block: int) -> NDArray[np.int32]:
         base = block * self.table.units_per_block
         return np.arange(base, base + self.table.units_per_block, dtype=np.int32)
-
-    def _settle(self, tick: Tick) -> None:
-        done = [answer for tier in self.tiers.values() for answer in tier.poll() if answer.move in self.pager.pending]
-        for answer in done:
-            move = self.pager.pending[answer.move]
-            if move.src == DRAM:
-                self.tiers[DRAM].forget(move.units)
-        self._submit(tick, self.pager.settle(tick, done))
-
-    def _submit(self, tick: Tick, moves: tuple[Move, ...]) -> None:
-        """Hand moves to the tiers they concern. A clean drop from HBM moves no bytes."""
-        if not moves:
-            return
-        self._tally.moved(tick.step, moves)
-        for move in moves:
-            if move.why in ("demand", "prefetch"):
-                self.tiers[move.src].submit(move, _NO_SLOTS)
-            elif move.why in ("backup", "demote"):
-                self.tiers[move.dst].submit(move, _NO_SLOTS)
-            elif move.src == DRAM or move.why == "keep":
-                self.tiers[DRAM].forget(move.units)
-
-    def _prefetch(self, tick: Tick) -> None:
-        last = tick.layer in (ALL_LAYERS, self.table.num_layers - 1)
-        if self.prefetcher is None or (self.prefetcher.when == "step" and not last):
-            return
-        ahead = (
-            ALL_LAYERS if self.prefetcher.when == "step" or tick.layer == ALL_LAYERS else (tick.layer + 1) % self.table.num_layers
-        )
-        self._submit(tick, self.pager.prefetch(tick, self.table.of_layer(ahead)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,7 +78,7 @@ class Tally:
             self._grants.append(grant)
             self._resident.append(resident)
 
-    def moved(self, step: int, moves: tuple[Move, ...]) -> None:
+    def moved(self, step: int, moves: Sequence[Move]) -> None:
         """Note moves of a tick of `step`."""
         if step >= self._warmup:
             for move in moves:
