@@ -1,0 +1,347 @@
+"""Attention of a few query heads to one block, and how a block is folded into what came before, as vector code.
+
+The same code is inlined where a block's partial is kept and where it is folded at once, so the results agree bit for bit.
+
+Work area of a KV head's query heads, float32, its parts in this order (`Shape.layout`): probabilities of a block
+``[group4, 16]``, weights of old and new ``[group4 / 4, 2, 4]``, running maxima ``[group4]``, running sums, float64
+``[group4]``, running output ``[group, v_dim]``. ``group4`` is the group in tiles of up to four heads, padded to four.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final
+
+from llvmlite import ir  # type: ignore[import-untyped]
+
+from kvpager.live.kernels.ir import BF16, DOUBLE, FLOAT, I32, I64, LANES, LOWEST, VECTOR, Emit, Value
+
+__all__ = ["TILE", "TOKENS", "BlockCode", "Shape"]
+
+TOKENS: Final = 16
+TILE: Final = 4
+_CHAINS: Final = {1: 4, 2: 2, 3: 1, 4: 1}
+"""By heads of a tile: independent sums, so that eight fused operations are under way."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel is compiled for.
+
+    Parameters
+    ----------
+    group : int
+        Query heads a KV head.
+    k_dim, v_dim : int
+        Elements of a key and of a value, multiples of 16.
+    element : str
+        ``"float32"`` or ``"bfloat16"``.
+    """
+
+    group: int
+    k_dim: int
+    v_dim: int
+    element: str
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return 2 if self.element == BF16 else 4
+
+    @property
+    def tiles(self) -> list[tuple[int, int]]:
+        """First head and number of heads of each tile, the sizes as even as can be."""
+        count = -(-self.group // TILE)
+        edges = [index * self.group // count for index in range(count + 1)]
+        return [(first, last - first) for first, last in itertools.pairwise(edges)]
+
+    @property
+    def layout(self) -> dict[str, int]:
+        """Byte offset of each part of the work area, and ``"end"``."""
+        slots = TILE * len(self.tiles)
+        sizes = {"p": 64 * slots, "w": 8 * slots, "m": 4 * slots, "l": 8 * slots, "acc": 4 * self.group * self.v_dim}
+        offsets, end = {}, 0
+        for name, size in sizes.items():
+            offsets[name] = end
+            end += -(-size // 64) * 64
+        return offsets | {"end": end}
+
+    def places(self) -> list[int]:
+        """Where each of sixteen neighbours stands after `Emit.row`."""
+        return [(i >> 1) + LANES * (i & 1) for i in range(16)] if self.element == BF16 else list(range(16))
+
+
+class BlockCode(Emit):
+    """Writes the code of one shape.
+
+    Parameters
+    ----------
+    builder : llvmlite.ir.IRBuilder
+        Of the intrinsic that is generated.
+    shape : Shape
+        What to generate for.
+    """
+
+    def __init__(self, builder: Value, shape: Shape) -> None:
+        super().__init__(builder)
+        self.shape = shape
+        self.layout = shape.layout
+
+    def probabilities(self, block: Value, ahead: Value, query: Value, tokens: Value, softcap: Value, work: Value) -> list[Value]:
+        """Write a block's unnormalised probabilities to the work area; return maxima and sums of each tile."""
+        found = []
+        for index, (first, heads) in enumerate(self.shape.tiles):
+            logits = self._logits(block, ahead if index == 0 else None, self.at(query, 4 * first * self.shape.k_dim), heads)
+            logits = self._capped(logits, softcap)
+            logits = self._valid(logits, tokens)
+            high = self.reduce([self.greater(low, up) for low, up in logits], self.greater)
+            sums = []
+            for head, halves in enumerate(logits):
+                top = self.shuffle(high, high, [head] * LANES)
+                low, up = (self.exp(self.builder.fsub(half, top)) for half in halves)
+                place = self.layout["p"] + 64 * (TILE * index + head)
+                self.store(low, self.at(work, place))
+                self.store(up, self.at(work, place + 4 * LANES))
+                sums.append(self.builder.fadd(low, up))
+            found.append((high, self.reduce(sums, self.builder.fadd)))
+        return found
+
+    def keep(self, found: list[tuple[Value, Value]], highs: Value, totals: Value, stride: Value | None) -> None:
+        """Keep a block's maxima and sums, `stride` bytes apart from head to head, side by side by default."""
+        for (first, heads), pair in zip(self.shape.tiles, found, strict=True):
+            for head in range(heads):
+                offset = 4 * (first + head) if stride is None else self._times(stride, first + head)
+                for values, place in zip(pair, (highs, totals), strict=True):
+                    self.store(self.builder.extract_element(values, ir.Constant(I32, head)), self.at(place, offset))
+
+    def _logits(self, block: Value, ahead: Value | None, query: Value, heads: int) -> list[tuple[Value, Value]]:
+        """Scalar products of a tile's queries with sixteen keys; asks for the next block's keys on the way."""
+        shape, row = self.shape, 16 * self.shape.element_bytes
+        chains = _CHAINS[heads]
+        sums = [[[self._variable(VECTOR) for _ in range(2)] for _ in range(heads)] for _ in range(chains)]
+        step = 8
+
+        def body(channel: Value) -> None:
+            here = self.builder.mul(channel, ir.Constant(I64, row))
+            keys, soon = self.at(block, here), None if ahead is None else self.at(ahead, here)
+            asked = self.at(query, self.builder.mul(channel, ir.Constant(I64, 4)))
+            for unrolled in range(step):
+                if soon is not None and unrolled * row % 64 == 0:
+                    self.prefetch(self.at(soon, unrolled * row))
+                halves = self.row(self.at(keys, unrolled * row), shape.element)
+                for head in range(heads):
+                    factor = self.splat(self.load(self.at(asked, 4 * (head * shape.k_dim + unrolled))))
+                    for variable, half in zip(sums[unrolled % chains][head], halves, strict=True):
+                        self._add(variable, factor, half)
+
+        self.loop(shape.k_dim, body, step)
+        totals = [[[self.builder.load(half) for half in head] for head in chain] for chain in sums]
+        while len(totals) > 1:
+            totals = [
+                [[self.builder.fadd(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(one, two, strict=True)]
+                for one, two in zip(totals[::2], totals[1::2], strict=True)
+            ]
+        return [(low, up) for low, up in totals[0]]
+
+    def _capped(self, logits: list[tuple[Value, Value]], softcap: Value) -> list[tuple[Value, Value]]:
+        """Cap logits softly, by a float32 that comes as its bits; 0 = not."""
+        softcap = self.builder.bitcast(self.builder.trunc(softcap, I32), FLOAT)
+        places = [[self._variable(VECTOR, half) for half in halves] for halves in logits]
+        with self.builder.if_then(self.builder.fcmp_ordered("!=", softcap, ir.Constant(FLOAT, 0.0)), likely=False):
+            cap = self.splat(softcap)
+            for halves, variables in zip(logits, places, strict=True):
+                for half, variable in zip(halves, variables, strict=True):
+                    self.builder.store(self.builder.fmul(cap, self.tanh(self.builder.fdiv(half, cap))), variable)
+        return [(self.builder.load(low), self.builder.load(up)) for low, up in places]
+
+    def _valid(self, logits: list[tuple[Value, Value]], tokens: Value) -> list[tuple[Value, Value]]:
+        """Minus infinity where the block has no token yet."""
+        count = self.splat(self.builder.trunc(tokens, I32))
+        order = self.shape.places()
+        token = [order.index(place) for place in range(16)]
+        masks = [self.builder.icmp_signed("<", self.integers(token[half : half + LANES]), count) for half in (0, LANES)]
+        nothing = self.vector(float("-inf"))
+        return [(self.builder.select(masks[0], low, nothing), self.builder.select(masks[1], up, nothing)) for low, up in logits]
+
+    def values(self, block: Value, ahead: Value, tokens: Value, work: Value, acc: Value | None) -> None:
+        """Weigh a block's values: to `acc` in natural order, or folded into the work area's running output."""
+        full = self.builder.icmp_signed("==", tokens, ir.Constant(I64, TOKENS))
+        with self.builder.if_else(full, likely=True) as (then, otherwise):
+            with then:
+                for index in range(len(self.shape.tiles)):
+                    self._tile(index, block, ahead if index == 0 else None, None, work, acc)
+            with otherwise:
+                for index in range(len(self.shape.tiles)):
+                    self._tile(index, block, None, tokens, work, acc)
+
+    def _tile(self, index: int, block: Value, ahead: Value | None, tokens: Value | None, work: Value, acc: Value | None) -> None:
+        """One tile of `values`, some sixteens of channels at a time; `tokens` None means all sixteen."""
+        shape, (first, heads) = self.shape, self.shape.tiles[index]
+        size, key_bytes = shape.element_bytes, 16 * shape.k_dim * shape.element_bytes
+        wide = _CHAINS[heads]
+        while shape.v_dim // 16 % wide:
+            wide //= 2
+        order = shape.places()
+
+        def body(channel: Value) -> None:
+            sums = [[[self._variable(VECTOR) for _ in range(2)] for _ in range(wide)] for _ in range(heads)]
+            offset = self.at(ir.Constant(I64, key_bytes), self.builder.mul(channel, ir.Constant(I64, size)))
+            rows = self.at(block, offset)
+
+            def token(row: Value, weights: Value) -> None:
+                factors = [self.splat(self.load(self.at(weights, 64 * head))) for head in range(heads)]
+                for part in range(wide):
+                    halves = self.row(self.at(row, 16 * size * part), shape.element)
+                    for head in range(heads):
+                        for variable, half in zip(sums[head][part], halves, strict=True):
+                            self._add(variable, factors[head], half)
+
+            weights = self.at(work, self.layout["p"] + 64 * TILE * index)
+            if tokens is None:
+                lines = wide * 16 * size * TOKENS // 64
+                soon = (
+                    None
+                    if ahead is None
+                    else self.at(ahead, self.at(ir.Constant(I64, key_bytes), self._times(channel, TOKENS * size)))
+                )
+                for t in range(TOKENS):
+                    for line in range(t * lines // TOKENS, (t + 1) * lines // TOKENS) if soon is not None else ():
+                        self.prefetch(self.at(soon, 64 * line))
+                    token(self.at(rows, t * shape.v_dim * size), self.at(weights, 4 * order[t]))
+            else:
+                self.loop(
+                    tokens, lambda t: token(self.at(rows, self._times(t, shape.v_dim * size)), self.at(weights, self._place(t)))
+                )
+            for head in range(heads):
+                for part in range(wide):
+                    halves = [self.builder.load(variable) for variable in sums[head][part]]
+                    column = self.at(self._times(channel, 4), 4 * ((first + head) * shape.v_dim + 16 * part))
+                    self._put(
+                        halves, index, head, self.at(work, column) if acc is None else self.at(acc, column), work, acc is None
+                    )
+
+        self.loop(shape.v_dim, body, 16 * wide)
+
+    def _put(self, halves: list[Value], index: int, head: int, place: Value, work: Value, fold: bool) -> None:
+        """Store sixteen channels, in natural order, or fold them."""
+        if fold:
+            place = self.at(place, self.layout["acc"])
+            for number, half in enumerate(halves):
+                self._fold(half, index, head, self.at(place, 4 * LANES * number), work)
+            return
+        self._natural(halves, place)
+
+    def _fold(self, new: Value, index: int, head: int, place: Value, work: Value) -> None:
+        """Running output: ``old * weight of old + new * weight of new``."""
+        weights = self.at(work, self.layout["w"] + 32 * index + 4 * head)
+        old, fresh = self.splat(self.load(weights)), self.splat(self.load(self.at(weights, 16)))
+        self.store(self.fma(new, fresh, self.builder.fmul(self.load(place, VECTOR), old)), place)
+
+    def weigh(self, index: int, high: Value, total: Value, work: Value) -> None:
+        """Move a tile's running maxima and sums on by a block; leave the weights of old and new."""
+        four = ir.VectorType(FLOAT, 4)
+        wide = ir.VectorType(DOUBLE, 4)
+        at_m, at_l = (self.at(work, self.layout[name] + size * TILE * index) for name, size in (("m", 4), ("l", 8)))
+        before = self.load(at_m, four)
+        after = self.greater(high, before)
+        both = list(range(8))
+        gap = self.builder.fsub(self.shuffle(before, high, both), self.shuffle(after, after, [0, 1, 2, 3] * 2))
+        weights = self.exp(gap)
+        self.store(weights, self.at(work, self.layout["w"] + 32 * index))
+        old, fresh = (self.builder.fpext(self.shuffle(weights, weights, list(range(at, at + 4))), wide) for at in (0, 4))
+        sums = self.builder.fmul(self.load(at_l, wide), old)
+        self.store(self.fma(self.builder.fpext(total, wide), fresh, sums), at_l)
+        self.store(after, at_m)
+
+    def fold(self, high: Value, total: Value, acc: Value, work: Value) -> None:
+        """Fold a kept partial: addresses of its maxima [group], sums [group] and output [group, v_dim]."""
+        shape = self.shape
+        for index, (first, heads) in enumerate(shape.tiles):
+            tops, sums = self.vector(LOWEST, 4), self.vector(0.0, 4)
+            for head in range(heads):
+                place = ir.Constant(I32, head)
+                tops = self.builder.insert_element(tops, self.load(self.at(high, 4 * (first + head))), place)
+                sums = self.builder.insert_element(sums, self.load(self.at(total, 4 * (first + head))), place)
+            self.weigh(index, tops, sums, work)
+            for head in range(heads):
+                row = 4 * (first + head) * shape.v_dim
+
+                def body(channel: Value, index: int = index, head: int = head, row: int = row) -> None:
+                    place = self.at(self._times(channel, 4), row)
+                    new = self.load(self.at(acc, place), VECTOR)
+                    self._fold(new, index, head, self.at(work, self.at(place, self.layout["acc"])), work)
+
+                self.loop(shape.v_dim, body, LANES)
+
+    def clear(self, work: Value) -> None:
+        """Begin anew: nothing seen yet."""
+        for index in range(len(self.shape.tiles)):
+            self.store(self.vector(LOWEST, 4), self.at(work, self.layout["m"] + 16 * index))
+            for half in range(2):
+                self.store(self.vector(0.0, 4), self.at(work, self.layout["l"] + 32 * index + 16 * half))
+        self.loop(
+            self.shape.group * self.shape.v_dim,
+            lambda lane: self.store(self.vector(0.0), self.at(work, self.at(self._times(lane, 4), self.layout["acc"]))),
+            LANES,
+        )
+
+    def finish(self, work: Value, output: Value, tops: Value, scales: Value, *, natural: bool) -> None:
+        """Write the output [group, v_dim], the maxima [group] and 1 / (sum * group) [group]; 0 where nothing was seen."""
+        shape, one = self.shape, ir.Constant(DOUBLE, 1.0)
+        for index, (first, heads) in enumerate(shape.tiles):
+            for head in range(heads):
+                place = TILE * index + head
+                total = self.load(self.at(work, self.layout["l"] + 8 * place), DOUBLE)
+                nothing = self.builder.fcmp_ordered("==", total, ir.Constant(DOUBLE, 0.0))
+                inverse = self.builder.select(nothing, ir.Constant(DOUBLE, 0.0), self.builder.fdiv(one, total))
+                share = self.builder.fdiv(inverse, ir.Constant(DOUBLE, float(shape.group)))
+                self.store(self.builder.fptrunc(share, FLOAT), self.at(scales, 4 * (first + head)))
+                self.store(self.load(self.at(work, self.layout["m"] + 4 * place)), self.at(tops, 4 * (first + head)))
+                factor = self.splat(self.builder.fptrunc(inverse, FLOAT))
+
+                def body(channel: Value, row: int = 4 * (first + head) * shape.v_dim, factor: Value = factor) -> None:
+                    at = self.at(self._times(channel, 4), row)
+                    acc = self.at(work, self.at(at, self.layout["acc"]))
+                    halves = [self.builder.fmul(self.load(self.at(acc, 4 * LANES * half), VECTOR), factor) for half in (0, 1)]
+                    self._natural(halves, self.at(output, at), done=natural)
+
+                self.loop(shape.v_dim, body, 16)
+
+    def shares(self, highs: Value, totals: Value, stride: Value, tops: Value, scales: Value, mass: Value) -> None:
+        """Mass of eight blocks, mean over the group; maxima and sums stand `stride` bytes apart from head to head."""
+        result = self.vector(0.0)
+        for head in range(self.shape.group):
+            row = self._times(stride, head)
+            gap = self.builder.fsub(self.load(self.at(highs, row), VECTOR), self.splat(self.load(self.at(tops, 4 * head))))
+            sums = self.builder.fmul(self.load(self.at(totals, row), VECTOR), self.splat(self.load(self.at(scales, 4 * head))))
+            result = self.fma(sums, self.exp(gap), result)
+        self.store(result, mass)
+
+    def _natural(self, halves: list[Value], place: Value, *, done: bool = False) -> None:
+        """Store sixteen channels in natural order, in which they are already if `done`."""
+        if self.shape.element == BF16 and not done:
+            low = self.shuffle(halves[0], halves[1], [0, 8, 1, 9, 2, 10, 3, 11])
+            halves = [low, self.shuffle(halves[0], halves[1], [4, 12, 5, 13, 6, 14, 7, 15])]
+        for number, half in enumerate(halves):
+            self.store(half, self.at(place, 4 * LANES * number))
+
+    def _place(self, token: Value) -> Value:
+        """Byte offset of a token's probability."""
+        if self.shape.element != BF16:
+            return self._times(token, 4)
+        half = self.builder.lshr(token, ir.Constant(I64, 1))
+        return self.builder.add(self._times(half, 4), self._times(self.builder.and_(token, ir.Constant(I64, 1)), 4 * LANES))
+
+    def _times(self, value: Value, factor: int) -> Value:
+        return self.builder.mul(value, ir.Constant(I64, factor))
+
+    def _variable(self, kind: Value, start: Value | None = None) -> Value:
+        """A place for a value that changes, 0 at first; LLVM makes a register of it."""
+        with self.builder.goto_entry_block():
+            place = self.builder.alloca(kind)
+        self.builder.store(ir.Constant(kind, [ir.Constant(FLOAT, 0.0)] * LANES) if start is None else start, place)
+        return place
+
+    def _add(self, variable: Value, factor: Value, other: Value) -> None:
+        self.builder.store(self.fma(factor, other, self.builder.load(variable)), variable)
