@@ -1,0 +1,147 @@
+"""The I/O threads. Reads go before writes; a checksum is made or judged in the thread that moves the bytes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.slab.files import aligned
+
+__all__ = ["Pool", "Ticket"]
+
+
+class Ticket:
+    """One request, cut into jobs that the threads work off in any order.
+
+    Parameters
+    ----------
+    number : int
+        By which the caller knows it.
+    answers : int
+        Records or units to be answered for; all bad until a job says otherwise.
+    """
+
+    urgent = False
+    """Whether it goes before those that are not."""
+    queued_bytes = 0
+    """What it counts for in the bounded queue."""
+
+    def __init__(self, number: int, answers: int) -> None:
+        self.number = number
+        self.ok = np.zeros(answers, np.bool_)
+        self.jobs = self.left = 0
+        self.errors: list[OSError] = []
+        self.failure: Exception | None = None
+
+    def run(self, job: int, scratch: NDArray[np.uint8]) -> None:
+        """Do job number `job`; `scratch` is the thread's own, page-aligned."""
+        raise NotImplementedError
+
+
+class Pool:
+    """Threads that work off tickets.
+
+    Parameters
+    ----------
+    threads : int
+        How many.
+    scratch_bytes : int
+        Of each thread's scratch memory.
+
+    Attributes
+    ----------
+    queued_bytes : int
+        Of tickets handed in and not finished.
+    """
+
+    def __init__(self, threads: int, scratch_bytes: int) -> None:
+        lock = threading.Lock()
+        self._lock = threading.Condition(lock)
+        self._finished = threading.Condition(lock)
+        self._first: deque[tuple[Ticket, int]] = deque()
+        self._then: deque[tuple[Ticket, int]] = deque()
+        self._done: list[Ticket] = []
+        self._open: set[int] = set()
+        self._closed = False
+        self.queued_bytes = 0
+        self._threads = [
+            threading.Thread(target=self._work, args=(scratch_bytes,), name=f"kvpager-store-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, ticket: Ticket) -> None:
+        """Queue all jobs of `ticket`."""
+        with self._lock:
+            ticket.left = ticket.jobs
+            if not ticket.jobs:
+                self._done.append(ticket)
+                self._finished.notify_all()
+                return
+            self.queued_bytes += ticket.queued_bytes
+            self._open.add(ticket.number)
+            (self._first if ticket.urgent else self._then).extend((ticket, job) for job in range(ticket.jobs))
+            self._lock.notify(min(ticket.jobs, len(self._threads)))
+
+    def oldest(self) -> int | None:
+        """Number of the oldest ticket that is not finished."""
+        with self._lock:
+            return min(self._open, default=None)
+
+    def collect(self) -> list[Ticket]:
+        """Return the tickets that finished since the last call."""
+        with self._lock:
+            done, self._done = self._done, []
+        return done
+
+    def wait(self, tickets: Collection[int] | None, deadline: float) -> None:
+        """Wait until one of `tickets` is finished and not collected (None: until all that are open are), or `deadline`."""
+
+        def ready() -> bool:
+            if tickets is None:
+                return not self._open
+            return any(ticket.number in tickets for ticket in self._done)
+
+        with self._lock:
+            while not ready():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                self._finished.wait(min(left, threading.TIMEOUT_MAX))
+
+    def close(self) -> None:
+        """Finish what is queued and end the threads."""
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, scratch_bytes: int) -> None:
+        scratch = aligned(scratch_bytes)
+        while True:
+            with self._lock:
+                while not (self._first or self._then or self._closed):
+                    self._lock.wait()
+                if not (self._first or self._then):
+                    return
+                ticket, job = (self._first or self._then).popleft()
+            try:
+                ticket.run(job, scratch)
+            except OSError as error:
+                ticket.errors.append(error)
+            except Exception as failure:  # a bug: it is raised where the answer is asked for, not lost with the thread
+                ticket.failure = failure
+            with self._lock:
+                ticket.left -= 1
+                if not ticket.left:
+                    self.queued_bytes -= ticket.queued_bytes
+                    self._open.discard(ticket.number)
+                    self._done.append(ticket)
+                    self._finished.notify_all()

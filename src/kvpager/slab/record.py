@@ -1,0 +1,196 @@
+"""What is on disk, byte by byte: superblocks and record headers, and how their checksums are made.
+
+A slab file is a superblock page and then places of equal size. A place holds one record::
+
+    header page   magic, format, layer, key, generation, payload bytes, store identity, parts,
+                  one checksum a part, and in its last 8 bytes the checksum of the page
+    parts         [parts, part_bytes], then zeros up to the next page
+
+A part's checksum is xxh3_64 seeded with (key, layer, generation, part): a right part in the wrong place is a wrong part.
+All numbers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from kvpager.errors import StoreError
+from kvpager.slab.files import PAGE_BYTES
+
+__all__ = [
+    "FORMAT",
+    "MOST_PARTS",
+    "Headers",
+    "Shape",
+    "read_headers",
+    "read_superblock",
+    "seeds_of",
+    "superblock",
+    "write_header",
+]
+
+FORMAT = 1
+U64 = NDArray[np.uint64]
+
+_SUPERBLOCK = b"kvpgSLAB"
+_RECORD = b"kvpgRECD"
+_FRAME = struct.Struct("<8sII")  # magic, format, length of what follows
+_HEADER = np.dtype(
+    [("magic", "S8"), ("format", "<u4"), ("layer", "<i4"), ("key", "<u8"), ("generation", "<u8"),
+     ("payload_bytes", "<u8"), ("store", "<u8"), ("parts", "<u4"), ("spare", "<u4")]
+)  # fmt: skip
+_END = PAGE_BYTES - 8  # where a page's own checksum stands
+MOST_PARTS = (_END - _HEADER.itemsize) // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What makes two stores the same kind: all of it stands in every superblock.
+
+    Parameters
+    ----------
+    parts, part_bytes : int
+        A record's payload: `parts` pieces, one a KV head.
+    layers : int
+        Layers of a block.
+    slab_bytes : int
+        Bytes of a slab file.
+    fingerprint : str
+        Of the model and the layout that wrote the payload.
+    """
+
+    parts: int
+    part_bytes: int
+    layers: int
+    slab_bytes: int
+    fingerprint: str
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of a record's parts."""
+        return self.parts * self.part_bytes
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a place: header, parts, zeros up to the next page."""
+        return PAGE_BYTES + -(-self.payload_bytes // PAGE_BYTES) * PAGE_BYTES
+
+    @property
+    def places(self) -> int:
+        """Places of a slab."""
+        return (self.slab_bytes - PAGE_BYTES) // self.record_bytes
+
+    @property
+    def identity(self) -> int:
+        """The shape as one uint64."""
+        return xxh3_64_intdigest(json.dumps([FORMAT, asdict(self)], sort_keys=True).encode())
+
+    def check(self) -> None:
+        """Raise `StoreError` if no store can have this shape."""
+        if not 1 <= self.parts <= MOST_PARTS or self.part_bytes < 1 or self.layers < 1:
+            raise StoreError(
+                f"a store cannot hold records of {self.parts} parts of {self.part_bytes} bytes in {self.layers} layers: "
+                f"give 1 to {MOST_PARTS} parts of at least 1 byte"
+            )
+        if self.slab_bytes % PAGE_BYTES or self.places < 1:
+            raise StoreError(
+                f"a slab of {self.slab_bytes} bytes cannot hold a record of {self.record_bytes}: give a multiple of "
+                f"{PAGE_BYTES}, at least {self.record_bytes + PAGE_BYTES}"
+            )
+        if len(self.fingerprint.encode()) > 2048:
+            raise StoreError(f"a fingerprint of {len(self.fingerprint)} characters is too long for a superblock: hash it")
+
+    def place_offset(self, place: int) -> int:
+        """Where in its slab file the place number `place` of the store begins."""
+        return PAGE_BYTES + place % self.places * self.record_bytes
+
+
+class Headers(NamedTuple):
+    """What pages at the beginning of places say, one entry a page."""
+
+    good: NDArray[np.bool_]
+    """A header of this store with a right checksum."""
+    damaged: NDArray[np.bool_]
+    """Neither good nor empty."""
+    key: U64
+    layer: NDArray[np.int32]
+    generation: U64
+    checksums: U64
+    """[pages, parts]"""
+
+
+def superblock(shape: Shape, number: int) -> bytes:
+    """Return the first page of slab `number`."""
+    text = json.dumps({**asdict(shape), "number": number}, sort_keys=True).encode()
+    page = (_FRAME.pack(_SUPERBLOCK, FORMAT, len(text)) + text).ljust(_END, b"\0")
+    return page + xxh3_64_intdigest(page).to_bytes(8, "little")
+
+
+def read_superblock(page: bytes) -> tuple[Shape, int] | None:
+    """Return the shape and the number that a superblock states; None if it is damaged.
+
+    Raises
+    ------
+    StoreError
+        For a sound superblock of another format version.
+    """
+    if len(page) != PAGE_BYTES or page[_END:] != xxh3_64_intdigest(page[:_END]).to_bytes(8, "little"):
+        return None
+    magic, version, length = _FRAME.unpack_from(page)
+    if magic != _SUPERBLOCK:
+        return None
+    if version != FORMAT:
+        raise StoreError(f"its format is {version}, this version of kvpager reads {FORMAT}: use another directory")
+    fields = json.loads(page[_FRAME.size : _FRAME.size + length])
+    number = fields.pop("number")
+    return Shape(**fields), number
+
+
+def write_header(
+    page: NDArray[np.uint8], identity: int, key: int, layer: int, generation: int, sums: list[int], payload: int
+) -> None:
+    """Fill the uint8 [4096] `page` with a record's header; `sums` are its parts' checksums."""
+    page[: _HEADER.itemsize].view(_HEADER)[0] = (_RECORD, FORMAT, layer, key, generation, payload, identity, len(sums), 0)
+    end = _HEADER.itemsize + 8 * len(sums)
+    page[_HEADER.itemsize : end].view("<u8")[:] = sums
+    page[end:_END] = 0
+    page[_END:].view("<u8")[0] = xxh3_64_intdigest(page[:_END].data)
+
+
+def read_headers(pages: NDArray[np.uint8], shape: Shape, identity: int) -> Headers:
+    """Judge uint8 [n, 4096] `pages`, each the beginning of a place."""
+    pages = np.ascontiguousarray(pages)
+    fields = pages[:, : _HEADER.itemsize].copy().view(_HEADER)[:, 0]
+    started = fields["magic"] == _RECORD
+    good = started & (fields["store"] == identity) & (fields["format"] == FORMAT) & (fields["parts"] == shape.parts)
+    good &= (fields["payload_bytes"] == shape.payload_bytes) & (fields["layer"] >= 0) & (fields["layer"] < shape.layers)
+    ends = pages[:, _END:].copy().view("<u8")[:, 0]
+    for row in np.flatnonzero(good).tolist():
+        good[row] = xxh3_64_intdigest(pages[row, :_END].data) == int(ends[row])
+    empty = ~started & ~good
+    rest = np.flatnonzero(empty)
+    empty[rest] = ~pages[rest].any(1)
+    sums = pages[:, _HEADER.itemsize : _HEADER.itemsize + 8 * shape.parts].copy().view("<u8")
+    return Headers(good, ~good & ~empty, fields["key"], fields["layer"], fields["generation"], sums)
+
+
+def seeds_of(keys: U64, layers: NDArray[np.int32], generations: U64, parts: NDArray[np.int32]) -> U64:
+    """Seed of each part's checksum: a mix of all that says which part it is. Shapes broadcast."""
+    with np.errstate(over="ignore"):
+        return mixed(mixed(mixed(mixed(keys) + layers.astype(np.uint64)) + generations) + parts.astype(np.uint64))
+
+
+def mixed(values: U64) -> U64:
+    """Scatter uint64 values over all uint64 (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):
+        values = values + np.uint64(0x9E3779B97F4A7C15)
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,143 @@
+"""The backing store as a tier: units of a table become records of a store, and come back checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.core import NVME, Done, Ids, Move, UnitTable
+from kvpager.errors import InvariantError
+from kvpager.slab.keys import BlockKeys
+from kvpager.tiers.base import TIERS
+
+if TYPE_CHECKING:
+    from kvpager.slab import SlabStore
+
+__all__ = ["SlabTier"]
+
+
+@TIERS.register("slab")
+class SlabTier:
+    """Tier 3 on disk: slab files of checked records, one record a block and layer, written behind and read back verified.
+
+    Source: the backing store of the design; its format is drawn in `kvpager.slab.record`.
+
+    Parameters
+    ----------
+    table : UnitTable
+        Whose units these are.
+    store : SlabStore
+        Where they go; its parts are the table's units of one block and layer. May serve several tables.
+    memory : uint8 [slots, unit_bytes]
+        The arena that moves name slots of.
+
+    Attributes
+    ----------
+    read_units, written_units : dict of str to int
+        By the move's reason, when submitted.
+    lost : int32
+        Units that could not be served, in the order of the answers.
+    """
+
+    number = NVME
+    align_bytes = 4096
+
+    def __init__(self, table: UnitTable, store: SlabStore, memory: NDArray[np.uint8]) -> None:
+        shape = (store.shape.layers, store.shape.parts, store.shape.part_bytes)
+        wanted = (table.num_layers, table.heads_per_layer, table.unit_bytes)
+        if shape != wanted:
+            raise InvariantError(f"a store of {shape} (layers, parts, bytes of a part) cannot hold a table's units of {wanted}")
+        self.table, self.store, self.memory = table, store, memory
+        self.capacity_bytes = store.capacity_bytes
+        self.read_units: dict[str, int] = {}
+        self.written_units: dict[str, int] = {}
+        self.lost: Ids = np.zeros(0, np.int32)
+        self._keys = BlockKeys(table.units_per_block)
+        self._moves: dict[int, tuple[Move, NDArray[np.intp]]] = {}  # by ticket, with each unit's place in the answer
+
+    def submit(self, move: Move, slots: Ids) -> None:
+        """Start to write (`dst` is this tier) or to read (`src` is); `slots` are aligned with the move's units.
+
+        Raises
+        ------
+        TierBusy
+            If too much waits to be written.
+        StorageFull
+            If there is no room; nothing was written.
+        InvariantError
+            If the move does not concern this tier, writes part of a record, or reads what was never written (law 10).
+        """
+        if move.dst == self.number:
+            ticket, answer = self._write(move, slots)
+            counted = self.written_units
+        elif move.src == self.number:
+            blocks, layers, heads = self._split(move.units)
+            keys = self.keys_of(blocks)
+            if not keys.all():
+                raise InvariantError(f"move {move.id} reads units that tier {self.number} does not hold (law 10)")
+            ticket, answer = self.store.read(keys, layers, heads, self.memory, slots), np.arange(len(slots))
+            counted = self.read_units
+        else:
+            raise InvariantError(f"move {move.id} from tier {move.src} to {move.dst} does not concern tier {self.number}")
+        self._moves[ticket] = move, answer
+        counted[move.why] = counted.get(move.why, 0) + len(move.units)
+
+    def wait(self, moves: Sequence[int], deadline_s: float) -> list[Done]:
+        tickets = [ticket for ticket, (move, _) in self._moves.items() if move.id in moves]
+        return [self._done(ticket, ok) for ticket, ok in self.store.wait(tickets, deadline_s)]
+
+    def poll(self) -> list[Done]:
+        return [self._done(ticket, ok) for ticket, ok in self.store.wait(list(self._moves), 0.0)]
+
+    def used_bytes(self) -> int:
+        """Payload that the store holds, of other tables and sessions too."""
+        return self.store.used_bytes
+
+    def forget(self, units: Ids) -> None:
+        """Drop `units`; a block's records go with its last unit, unless a session on disk owns them (`adopt`)."""
+        self.store.forget(self._keys.forget(units))
+
+    def check(self) -> None:
+        """Raise `InvariantError` if the store contradicts itself."""
+        self.store.check()
+
+    def keys_of(self, blocks: Ids) -> NDArray[np.uint64]:
+        """Return the store's keys of the table's `blocks`, uint64; 0 = it has none."""
+        return self._keys.of(blocks)
+
+    def adopt(self, blocks: Ids, keys: NDArray[np.uint64]) -> None:
+        """Say that the table's `blocks` are in the store under `keys`, and that a session on disk owns them.
+
+        Forgetting the blocks then leaves the records. ``adopt(blocks, keys_of(blocks))`` hands own blocks over.
+        """
+        self._keys.set(blocks, keys, borrowed=True)
+
+    def _write(self, move: Move, slots: Ids) -> tuple[int, NDArray[np.intp]]:
+        heads = self.table.heads_per_layer
+        order = np.argsort(move.units)
+        records = move.units[order]
+        records = records[: len(records) // heads * heads].reshape(-1, heads)
+        if records.size != len(move.units) or (records != records[:, :1] // heads * heads + np.arange(heads)).any():
+            raise InvariantError(f"move {move.id} does not write whole records: name all {heads} units of a block and layer")
+        blocks, layers, _ = self._split(records[:, 0])
+        new = self._keys.without(blocks)
+        self._keys.set(new, self.store.new_keys(len(new)), borrowed=False)
+        ticket = self.store.write(self._keys.of(blocks), layers, self.memory, slots[order].reshape(-1, heads))
+        answer = np.empty(len(order), np.intp)
+        answer[order] = np.arange(len(order)) // heads
+        return ticket, answer
+
+    def _done(self, ticket: int, ok: NDArray[np.bool_]) -> Done:
+        move, answer = self._moves.pop(ticket)
+        ok = ok[answer]
+        if move.src == self.number and not ok.all():
+            self.lost = np.concatenate([self.lost, move.units[~ok]])
+        return Done(move.id, ok, int(np.count_nonzero(ok)) * self.table.unit_bytes)
+
+    def _split(self, units: Ids) -> tuple[Ids, Ids, Ids]:
+        blocks, rest = np.divmod(units, np.int32(self.table.units_per_block))
+        layers, heads = np.divmod(rest, np.int32(self.table.heads_per_layer))
+        return blocks, layers, heads
