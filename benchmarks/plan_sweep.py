@@ -21,7 +21,7 @@ import numpy as np
 
 from kvpager.hardware import load
 from kvpager.models import resolve
-from kvpager.plan import sweep
+from kvpager.plan.sweeping import sweep
 from kvpager.traces.provenance import this_machine, versions_of
 
 SYSTEMS = ("note-000-cxl", "b200-host-cxl", "b200-offload", "b200x4-tp")

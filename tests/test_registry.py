@@ -5,7 +5,6 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from kvpager import registry as registry_module
 from kvpager.errors import BadInput, InvariantError, UnknownName
 from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
@@ -68,12 +67,22 @@ def test_a_broken_file_never_leaves_half_a_registry(folder):
     folder("b", "raise OSError('no such device')")
     for _ in range(2):  # the second look must fail too
         with pytest.raises(OSError, match="no such device"):
-            shelf()["a"]
+            shelf()["c"]
+    assert shelf()["a"].__name__ == "A"  # its own file is whole
+
+
+def test_a_name_that_is_a_files_name_imports_that_file_only(folder):
+    folder("hammer", "@SHELF.register('hammer')\nclass Hammer: ...")
+    folder("saw", "@SHELF.register('jigsaw')\nclass Jigsaw: ...")
+    assert shelf()["hammer"].__name__ == "Hammer"
+    assert "shelf.saw" not in sys.modules
+    assert "saw" not in shelf()
+    assert list(shelf()) == ["hammer", "jigsaw"]
 
 
 def test_a_third_party_comes_in_by_its_entry_point_and_replaces_nothing(monkeypatch):
     found = {"kvpager.tools": [EntryPoint("ordered", "collections:OrderedDict", "kvpager.tools")]}
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: found.get(group, []))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found.get(group, []))
     tools = Registry("tools", "json")
     assert tools["ordered"].__name__ == "OrderedDict"
     mine = Registry("tools", "json")

@@ -69,7 +69,27 @@ LIGHT = [
     "kvpager.replay",
     "kvpager.hardware",
     "kvpager.cli",
+    "kvpager.models",
+    "kvpager.plan.single",
+    "kvpager.plan.comparison",
+    "kvpager.plan.economics",
+    "kvpager.plan.sweeping",
+    "kvpager.claims.check",
+    "kvpager.report.planning",
 ]
+NEEDLESS: dict[str, set[str]] = {
+    # A command answers in under half a second because it leaves these alone; what none needs stands in the test.
+    "--version": {"numpy", "rich", "kvpager.core", "kvpager.models", "kvpager.hardware"},
+    "--help": {"numpy", "kvpager.core", "kvpager.models", "kvpager.hardware"},
+    "plan --help": {"numpy", "kvpager.core", "kvpager.models", "kvpager.hardware"},
+    "model llama-3.1-70b": {"rich", "kvpager.models.jamba", "kvpager.hardware", "kvpager.plan"},
+    "plan --model llama-3.1-70b --system b200-hbm": {"kvpager.models.jamba", "kvpager.plan.sweeping", "kvpager.plan.economics"},
+    "plan --model llama-3.1-70b --system b200-hbm --json": {"rich", "kvpager.report", "kvpager.plan.comparison"},
+    "compare b200-hbm b200-host-cxl --model llama-3.1-70b": {"kvpager.models.jamba", "kvpager.plan.economics"},
+    "breakeven --model llama-3.1-70b --accelerator b200": {"kvpager.models.jamba", "kvpager.plan.step", "kvpager.plan.single"},
+    "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
+    "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
+}
 REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS]
 
 
@@ -157,6 +177,21 @@ def test_importing_the_light_parts_loads_nothing_heavy():
     assert done.stdout.strip() == "[]", f"a light import loads {done.stdout.strip()}: import it in the function that uses it"
 
 
+@pytest.mark.parametrize(("line", "needless"), NEEDLESS.items(), ids=NEEDLESS)
+def test_a_planner_command_imports_only_what_it_needs(line, needless):
+    needless = HEAVY | {"pydantic", "rich.progress", "importlib.metadata", "joblib", "kvpager.live", "kvpager.replay"} | needless
+    code = (
+        "import sys\nfrom kvpager.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        f"print(sorted({needless!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert done.stderr.strip() == "[]", f"'kvpager {line}' imports what it does not need: {done.stderr.strip()}"
+
+
 def assigned(tree: ast.Module) -> set[str]:
     """Every name that a module binds at its top level."""
     bound: set[str] = set()
@@ -166,7 +201,9 @@ def assigned(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
         else:
-            bound |= {leaf.id for leaf in ast.walk(node) if isinstance(leaf, ast.Name) and isinstance(leaf.ctx, ast.Store)}
+            leaves = [*ast.walk(node)]  # of `if TYPE_CHECKING:`, the imports too
+            bound |= {leaf.id for leaf in leaves if isinstance(leaf, ast.Name) and isinstance(leaf.ctx, ast.Store)}
+            bound |= {leaf.name for leaf in leaves if isinstance(leaf, ast.alias)}
     return bound
 
 

@@ -153,7 +153,8 @@ def _plan(trace: Path, bar: Bar) -> dict[str, Any]:
     """
     from kvpager.hardware import load
     from kvpager.models import resolve
-    from kvpager.plan import as_json, plan
+    from kvpager.plan.evaluate import as_json
+    from kvpager.plan.single import plan
     from kvpager.plan.trace import hit_curve_of
 
     curve = hit_curve_of(trace, 0.10, progress=bar)

@@ -41,10 +41,12 @@ class Evidence(IntEnum):
     @classmethod
     def of(cls, label: str) -> Evidence:
         """Parse a printed label; raises `BadInput` for an unknown one."""
-        known = {evidence.label: evidence for evidence in cls}
-        if label not in known:
-            raise BadInput(f"evidence label {label!r} is unknown: use one of {', '.join(known)}")
-        return known[label]
+        if label not in _OF_LABEL:
+            raise BadInput(f"evidence label {label!r} is unknown: use one of {', '.join(_OF_LABEL)}")
+        return _OF_LABEL[label]
+
+
+_OF_LABEL = {evidence.label: evidence for evidence in Evidence}
 
 
 def combine(*groups: Iterable[Evidence]) -> frozenset[Evidence]:

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from kvpager.errors import BadInput, InvariantError, UnknownName
@@ -69,10 +68,16 @@ class Registry(Generic[T]):
         return iter(sorted(self._found))
 
     def __contains__(self, name: object) -> bool:
-        self._search()
-        if name not in self._found:
-            self._search_outside()
+        for search in (partial(self._search_namesake, name), self._search, self._search_outside):
+            if name in self._found:
+                break
+            search()
         return name in self._found
+
+    def _search_namesake(self, name: object) -> None:
+        """Import the file that is called like the plug-in, which spares all others."""
+        if not self._searched and name in self._modules():
+            importlib.import_module(f"{self._package}.{name}")
 
     def _search(self) -> None:
         if self._searched:
@@ -85,14 +90,18 @@ class Registry(Generic[T]):
             raise
 
     def _import_all(self) -> None:
+        for module in self._modules():
+            importlib.import_module(f"{self._package}.{module}")
+
+    def _modules(self) -> list[str]:
         package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(package.__path__):
-            if not module.ispkg:
-                importlib.import_module(f"{self._package}.{module.name}")
+        return [module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg]
 
     def _search_outside(self) -> None:
         """Take up third parties' plug-ins; reading every installed package's metadata takes a while, so only when asked."""
         if not self._searched_outside:
+            from importlib.metadata import entry_points
+
             for entry in entry_points(group=f"kvpager.{self.kind}"):
                 self._found.setdefault(entry.name, entry.load())
             self._searched_outside = True

@@ -3,7 +3,7 @@
 import pytest
 
 from kvpager.errors import BadInput
-from kvpager.plan import compare
+from kvpager.plan.comparison import compare
 
 
 @pytest.fixture(scope="module")

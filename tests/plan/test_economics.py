@@ -6,7 +6,7 @@ import pytest
 
 from kvpager.errors import BadInput
 from kvpager.models import resolve
-from kvpager.plan import breakeven
+from kvpager.plan.economics import breakeven
 
 
 @pytest.fixture(scope="module")

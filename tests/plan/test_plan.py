@@ -12,11 +12,13 @@ from kvpager.errors import BadInput
 from kvpager.evidence import Evidence, Quantity
 from kvpager.hardware import load
 from kvpager.models import builtin_names, resolve
-from kvpager.plan import DEFAULT, HitCurve, as_json, plan, sweep
-from kvpager.plan.evaluate import Explained, asked
+from kvpager.plan.assumptions import DEFAULT
+from kvpager.plan.evaluate import Explained, as_json, asked
 from kvpager.plan.load import load_of
 from kvpager.plan.service import serve, site_of
-from kvpager.plan.single import NOT_DERIVABLE, headline_lines
+from kvpager.plan.single import NOT_DERIVABLE, headline_lines, plan
+from kvpager.plan.step import HitCurve
+from kvpager.plan.sweeping import sweep
 
 SYSTEMS = sorted(load().systems)
 CURVE = HitCurve((0.01, 0.05, 0.1, 0.2), (0.3, 0.6, 0.8, 0.9), 0.1, "a recording, blend, topk_mass")

@@ -13,7 +13,7 @@ import functools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kvpager.errors import InvariantError, UnknownName
@@ -148,7 +148,7 @@ class Status(NamedTuple):
 
 def read(name: str) -> dict[str, Any]:
     """One file of the ledger, as TOML gives it."""
-    return tomllib.loads((files("kvpager.claims") / "ledger" / f"{name}.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((Path(__file__).parent / "ledger" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache

@@ -22,12 +22,13 @@ def claims(
 ) -> None:
     """Show the source notes' claims: what is stated, what follows, and what settles the rest."""
     from kvpager.claims import ledger
-    from kvpager.claims.check import explain, row
     from kvpager.claims.uncalibrated import register
 
     if uncalibrated:
         _show_register([one.to_json() for one in register()], json)
         return
+    from kvpager.claims.check import explain, row
+
     if verdict is not None and verdict not in ledger.VERDICTS:
         raise UnknownName(f"verdict {verdict!r} is unknown: use one of {', '.join(ledger.VERDICTS)}")
     chosen = [ledger.claim(id) for id in ids] if ids else [*ledger.claims().values()]

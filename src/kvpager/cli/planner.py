@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from kvpager.cli.root import Json, app, print_json, stage
+from kvpager.cli.root import Json, app, print_json, screen, stage
 from kvpager.errors import BadInput
 from kvpager.units import format_bytes, parse_quantity, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from kvpager.hardware import Catalogue
     from kvpager.models import ModelFacts
-    from kvpager.plan import Assumptions, HitCurve
+    from kvpager.plan.assumptions import Assumptions
+    from kvpager.plan.step import HitCurve
 
 __all__ = ["breakeven", "compare", "model", "plan", "probe"]
 
@@ -109,9 +109,9 @@ def plan(
     json: Json = False,
 ) -> None:
     """Plan a model on a system: does it fit, how fast, for how many users, at what cost, and why."""
-    from kvpager.plan import as_json
-    from kvpager.plan import plan as run
+    from kvpager.plan.evaluate import as_json
     from kvpager.plan.single import headline_lines
+    from kvpager.plan.single import plan as run
 
     known, facts = _catalogue(catalogue), _facts(model, params)
     chosen, share = known.systems[system], None if read is None else parse_share(read)
@@ -135,7 +135,7 @@ def plan(
         return
     from kvpager.report.planning import print_plan
 
-    print_plan(document, Console())
+    print_plan(document, screen())
     if lines:
         typer.echo("\nHow this was derived:\n" + "\n".join(lines))
 
@@ -160,8 +160,8 @@ def compare(
     """Compare systems at the same service level: capacity, time, power, purchase, years of running, cost."""
     from kvpager.evidence import Quantity
     from kvpager.evidence import explain as derivation
-    from kvpager.plan import as_json
-    from kvpager.plan import compare as run
+    from kvpager.plan.comparison import compare as run
+    from kvpager.plan.evaluate import as_json
 
     known, share = _catalogue(catalogue), None if read is None else parse_share(read)
     document = run(
@@ -185,7 +185,7 @@ def compare(
         return
     from kvpager.report.planning import print_comparison
 
-    print_comparison(document, Console())
+    print_comparison(document, screen())
     if lines:
         typer.echo("\nHow this was derived:\n" + "\n".join(lines))
 
@@ -203,8 +203,8 @@ def breakeven(
 ) -> None:
     """Show whether to fetch a block or to compute it again: grid, range, floor, break-even, decision."""
     from kvpager.evidence import explain as derivation
-    from kvpager.plan import as_json
-    from kvpager.plan import breakeven as run
+    from kvpager.plan.economics import breakeven as run
+    from kvpager.plan.evaluate import as_json
 
     device = _catalogue(catalogue).accelerators[accelerator]
     document = run(_facts(model, params), device, tokens, 0 if position == "0" else parse_tokens(position))
@@ -216,7 +216,7 @@ def breakeven(
         return
     from kvpager.report.planning import print_breakeven
 
-    print_breakeven(document, Console())
+    print_breakeven(document, screen())
     if lines:
         typer.echo("\nHow this was derived:\n" + "\n".join(lines))
 
@@ -284,7 +284,7 @@ def _seconds(text: str) -> float:
 
 
 def _assumptions(pairs: Sequence[str] | None) -> Assumptions:
-    from kvpager.plan import DEFAULT
+    from kvpager.plan.assumptions import DEFAULT
 
     changes: dict[str, float] = {}
     for pair in pairs or ():
@@ -352,8 +352,8 @@ def _sweep(
 ) -> None:
     import numpy as np
 
-    from kvpager.plan import as_json
-    from kvpager.plan import sweep as run
+    from kvpager.plan.evaluate import as_json
+    from kvpager.plan.sweeping import sweep as run
 
     grid = np.array(list(itertools.product(*axes.values())), dtype=np.float64).T
     columns = run(facts, system, *grid, hit_curve=curve, slo_s=slo_s, assumptions=assumptions)
@@ -365,4 +365,4 @@ def _sweep(
         return
     from kvpager.report.planning import print_sweep
 
-    print_sweep(columns, Console())
+    print_sweep(columns, screen())

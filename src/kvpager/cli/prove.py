@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from kvpager.cli.root import Jobs, Json, Seed, app, command_line, print_json, stage
+from kvpager.cli.root import Jobs, Json, Seed, app, command_line, print_json, screen, stage
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_share, parse_tokens
 
@@ -42,7 +41,7 @@ def demo(
     else:
         from kvpager.report.text import print_document
 
-        print_document(document, Console())
+        print_document(document, screen())
         typer.echo(f"Report: {document['report']}")
 
 
@@ -149,8 +148,8 @@ def replay(
     else:
         from kvpager.report.text import print_context, print_rows
 
-        print_rows(rows, Console())
-        print_context(rows[0], Console())
+        print_rows(rows, screen())
+        print_context(rows[0], screen())
         _print_uncalibrated(document["uncalibrated"])
 
 
@@ -228,7 +227,7 @@ def ladder(
     else:
         from kvpager.report.text import print_document
 
-        print_document(document, Console())
+        print_document(document, screen())
         _print_uncalibrated(printed("ladder"))
 
 

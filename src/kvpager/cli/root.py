@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import shlex
@@ -11,16 +12,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 import kvpager
 from kvpager.errors import InvariantError, KVPagerError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from kvpager.demo import Bar
 
-__all__ = ["Jobs", "Json", "Seed", "app", "command_line", "main", "print_json", "stage"]
+__all__ = ["Jobs", "Json", "Seed", "app", "command_line", "main", "print_json", "screen", "stage"]
 
 app = typer.Typer(
     name="kvpager",
@@ -31,7 +32,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_errors = Console(stderr=True)
 _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -41,7 +41,7 @@ Jobs = Annotated[int, typer.Option(min=0, help="Processes; 0 = one a core.")]
 
 def main() -> None:
     """Run the command line; bad input ends in one line and exit code 2."""
-    command = typer.main.get_command(app)
+    command = typer.main.get_command(_asked(sys.argv[1:2]))
     try:
         with command.make_context("kvpager", sys.argv[1:]) as context:
             command.invoke(context)
@@ -66,6 +66,15 @@ def main() -> None:
         _refuse(f"{error.filename!r} cannot be used ({error.strerror}): choose another place")
 
 
+def _asked(name: list[str]) -> typer.Typer:
+    """Return the app with the one command that is asked for, if there is one: building all of them takes longer than a plan."""
+    alone = copy.copy(app)
+    alone.registered_commands = [
+        one for one in app.registered_commands if [one.name or getattr(one.callback, "__name__", "")] == name
+    ]
+    return alone if alone.registered_commands else app
+
+
 def _refuse(message: str) -> NoReturn:
     """End with `message` on one line of stderr, whatever a library put into it, and exit code 2."""
     if message:
@@ -76,7 +85,7 @@ def _refuse(message: str) -> NoReturn:
 @contextmanager
 def stage(name: str) -> Iterator[Bar]:
     """Show progress bars with the time left on stderr; lines at every tenth where stderr is no terminal."""
-    if not _errors.is_terminal:
+    if not sys.stderr.isatty():
         shown: dict[str, int] = {}
 
         def line(done: int, total: int, what: str = name) -> None:
@@ -87,8 +96,11 @@ def stage(name: str) -> Iterator[Bar]:
 
         yield line
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=_errors) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         tasks: dict[str, TaskID] = {}
 
         def bar(done: int, total: int, what: str = name) -> None:
@@ -97,6 +109,13 @@ def stage(name: str) -> Iterator[Bar]:
             progress.update(tasks[what], completed=done, total=total)
 
         yield bar
+
+
+def screen() -> Console:
+    """Return the console for stdout: texts are printed as they are, so that ``[measured]`` is no markup."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False)
 
 
 def command_line() -> str:

@@ -7,6 +7,7 @@ So a sweep cannot disagree with the plan that it sweeps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +16,7 @@ import numpy as np
 from kvpager.analysis.capacity import Values
 from kvpager.evidence import Evidence, Quantity, derive
 
-__all__ = ["Evaluator", "Explained", "Numbers", "asked"]
+__all__ = ["Evaluator", "Explained", "Numbers", "as_json", "asked"]
 
 T = TypeVar("T")
 
@@ -69,3 +70,16 @@ class Explained:
 def asked(name: str, value: float, unit: str, low: float | None = None, high: float | None = None) -> Quantity:
     """Quantity that the user stated: it is the question, and exact unless a range was given."""
     return Quantity(value, unit, frozenset({Evidence.ANALYTICAL}), "", "as asked", name, low, high)
+
+
+def as_json(document: Any) -> Any:
+    """Turn a plan's quantities into JSON objects; infinite numbers become the word ``"never"``."""
+    if isinstance(document, Quantity):
+        return as_json(document.to_json())
+    if isinstance(document, dict):
+        return {key: as_json(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [as_json(value) for value in document]
+    if isinstance(document, float) and not math.isfinite(document):
+        return "never"
+    return document

@@ -19,7 +19,7 @@ from kvpager.plan.service import Service, Site, serve, site_of
 from kvpager.plan.step import HitCurve
 from kvpager.plan.traffic import traffic
 
-__all__ = ["NOT_DERIVABLE", "as_json", "headline_lines", "plan", "users_at_slo"]
+__all__ = ["NOT_DERIVABLE", "headline_lines", "plan", "users_at_slo"]
 
 NOT_DERIVABLE = (
     "not derivable: how much of the KV a step reads, and how much of that HBM holds, is not known; "
@@ -63,7 +63,7 @@ def plan(
     Returns
     -------
     dict
-        Sections of quantities; `as_json` makes it JSON.
+        Sections of quantities; `kvpager.plan.evaluate.as_json` makes it JSON.
 
     Raises
     ------
@@ -328,19 +328,6 @@ def _warnings(
     if users > site.allowed.value:
         found.append(f"{users} users do not fit: {site.allowed.value:g} at most by capacity")
     return found
-
-
-def as_json(document: Any) -> Any:
-    """Turn a plan's quantities into JSON objects; infinite numbers become the word ``"never"``."""
-    if isinstance(document, Quantity):
-        return as_json(document.to_json())
-    if isinstance(document, dict):
-        return {key: as_json(value) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [as_json(value) for value in document]
-    if isinstance(document, float) and not math.isfinite(document):
-        return "never"
-    return document
 
 
 def headline_lines(document: dict[str, Any]) -> list[str]:

@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +129,8 @@ def resolve(text: str) -> ModelFacts:
     return replace(facts, params_total=total, params_active=active)
 
 
-def _folder() -> Any:
-    return files("kvpager.models.facts")
+def _folder() -> Path:
+    return Path(__file__).parent
 
 
 @cache
