@@ -349,6 +349,17 @@ class UnitTable:
             self._of_layer[layer] = known
         return known
 
+    def at_layer(self, bases: Ids, layer: int) -> Ids:
+        """Ids of one layer's units of the blocks that begin at `bases`: block by block, head by head."""
+        heads = np.arange(layer * self.heads_per_layer, (layer + 1) * self.heads_per_layer, dtype=np.int32)
+        units: Ids = (bases[:, None] + heads).ravel()
+        return units
+
+    def whole(self, bases: Ids) -> Ids:
+        """Ids of all units of the blocks that begin at `bases`, block by block."""
+        units: Ids = (bases[:, None] + np.arange(self.units_per_block, dtype=np.int32)).ravel()
+        return units
+
     def layer_view(self, values: NDArray[Any], layer: int) -> NDArray[Any]:
         """View of one layer's entries of an array over units, ``[blocks, heads]``; `ALL_LAYERS`: of all entries.
 

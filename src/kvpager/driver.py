@@ -98,14 +98,7 @@ class Driver:
 
     def begin(self, tick: Tick) -> None:
         """Count acknowledgements and arrivals; issue failed backups again."""
-        pending = self.pager.pending
-        if self.lockstep:
-            self._answers += self._wait(list(self._at))
-        else:
-            self._poll()
-        mine = [answer for answer in self._answers if answer.move in pending]
-        self._answers.clear()
-        self._settle(tick, mine)
+        self._settle(tick, self._arrivals())
 
     def append(self, tick: Tick, units: Ids) -> Ids:
         """Open `units` in HBM; return their slots.
@@ -272,7 +265,8 @@ class Driver:
     def _arrive(self, moves: Sequence[Move]) -> None:
         """Wait for fetched units; give up the tick if one could not be served."""
         by_id = {move.id: move for move in moves}
-        for answer in self._wait(by_id):
+        answers = self._wait(by_id)
+        for answer in answers + [held for held in self._answers if held.move in by_id]:  # some came while a tier was busy
             if not answer.ok.all():
                 move = by_id[answer.move]
                 self._give_up(move.units[~answer.ok], move.src)
@@ -298,6 +292,16 @@ class Driver:
         self.submit(tick, self.pager.place(tick, number))
         if len(part):
             self.memory.leave(part[~self.pager.resident(part)])
+
+    def _arrivals(self) -> list[Done]:
+        """Answers that count from now on: to all that was submitted before, or to what happens to be done."""
+        if self.lockstep:
+            self._answers += self._wait(list(self._at))
+        else:
+            self._poll()
+        mine = [answer for answer in self._answers if answer.move in self.pager.pending]
+        self._answers.clear()
+        return mine
 
     def _settle(self, tick: Tick, done: Sequence[Done]) -> None:
         for answer in done:

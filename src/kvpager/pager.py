@@ -39,7 +39,7 @@ from kvpager.core import (
     UnitTable,
 )
 from kvpager.errors import CapacityError, InvariantError
-from kvpager.pagetable import PageTable
+from kvpager.pagetable import ABSENT, PageTable
 from kvpager.policies.base import PIN, Policy
 from kvpager.pool import Pools, best
 from kvpager.prefetch.base import Prefetcher
@@ -95,8 +95,7 @@ class Pager:
         self._leavers: Ids | None = None  # all evictable units, where known
         self._rounds: list[Ids] = []
         self.pending: dict[int, Move] = {}
-        self._next_move = 0
-        self._credit_bytes = 0.0
+        self._next_move, self._credit_bytes = 0, 0.0
         policy.reset(table, seed)
         if prefetcher is not None:
             prefetcher.reset(table, seed)
@@ -106,8 +105,8 @@ class Pager:
         return self.pages.resident(units)
 
     def missing(self, units: Ids) -> Ids:
-        """Those of `units` that are neither in HBM nor on their way there."""
-        return units[(self.pages.where[units] > HBM) & ~self.pages.flying[units]]
+        """Those of `units` that a lower tier holds and that are not on their way to HBM."""
+        return units[(self.pages.where[units] > HBM) & (self.pages.where[units] < RECOMPUTE) & ~self.pages.flying[units]]
 
     def pinned(self) -> int:
         """How many units stand in tier 0."""
@@ -173,15 +172,13 @@ class Pager:
         """Read all of `units` without a word to the policy, and keep none: a prefill's dense reading is no preference."""
         return self._judge(tick, units)
 
-    def unstage(self, round: int) -> Ids:
-        """End a round of `stream`, and return the units whose staging slots are free again."""
-        staged, self._rounds[round] = self._rounds[round], _NONE
-        return staged
+    def unstage(self, round: int) -> None:
+        """End a round of `stream`: its staging slots are free again."""
+        self._rounds[round] = _NONE
 
     def abandon(self, lost: Ids) -> None:
         """End a tick that cannot be finished: nothing stays staged, and `lost` units are known to have no copy left."""
-        self._rounds = []
-        self._leavers = None
+        self._rounds, self._leavers = [], None
         self.pages.where[lost] = RECOMPUTE
         self.pages.acked[lost] = self.pages.evictable[lost] = False
 
@@ -253,9 +250,8 @@ class Pager:
         """
         if self.prefetcher is None:
             return ()
-        self._credit_bytes += self.budget.prefetch_bytes_per_tick
-        allowed = int(self._credit_bytes // self.table.unit_bytes)
-        self._credit_bytes -= allowed * self.table.unit_bytes
+        whole, self._credit_bytes = divmod(self._credit_bytes + self.budget.prefetch_bytes_per_tick, self.table.unit_bytes)
+        allowed = int(whole)
         candidates = self.missing(ahead)
         if allowed < 1 or len(candidates) == 0:
             return ()
@@ -273,6 +269,8 @@ class Pager:
 
     def release(self, units: Ids) -> tuple[Move, ...]:
         """Forget freed units; return the drop of those that were in HBM."""
+        self.pages.grow()
+        units = units[self.pages.where[units] != ABSENT]
         self._leavers = None
         resident = self.resident(units)
         self.pools.add(units[resident | self.pages.flying[units]], -1)
@@ -386,14 +384,16 @@ class Pager:
         if self._dram_units and len(evicted) + len(bypassed):
             own = np.flatnonzero(self.pages.where == DRAM).astype(np.int32)
             candidates = np.concatenate([own, evicted, bypassed])
-            stay = best(self._keys(tick, candidates, len(own)), candidates, self._dram_units, self.seed, tick.step)
+            keys = self._keys(tick, candidates, len(own))
+            keys[: len(own)][np.isin(own, np.concatenate([_NONE, *self._rounds]))] = np.inf  # a later round reads it from here
+            stay = best(keys, candidates, self._dram_units, self.seed, tick.step)
             self.pages.where[candidates] = np.where(stay, DRAM, NVME)
+            dropped = candidates[: len(own)][~stay[: len(own)]]
+            if len(dropped):  # first, so that tier 2 has room for what comes
+                moves.append(self._move(dropped, DRAM, NVME, "drop"))
             for n, end, src in ((len(own), len(own) + len(evicted), HBM), (len(own) + len(evicted), len(candidates), STAGE)):
                 if stay[n:end].any():
                     moves.append(self._move(candidates[n:end][stay[n:end]], src, DRAM, "demote"))
-            dropped = candidates[: len(own)][~stay[: len(own)]]
-            if len(dropped):
-                moves.append(self._move(dropped, DRAM, NVME, "drop"))
             evicted = evicted[self.pages.where[evicted] == NVME]
         if len(evicted):
             moves.append(self._move(evicted, HBM, NVME, "drop"))

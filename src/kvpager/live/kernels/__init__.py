@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from kvpager.live.kernels.decode import DecodeKernel
+    from kvpager.live.kernels.plain import PlainKernel
     from kvpager.live.kernels.reference import ReferenceKernel
 
 __all__ = ["kernel_for"]
@@ -22,8 +23,8 @@ def kernel_for(
     element: str,
     device: str = "cpu",
     force: Literal["compiled", "reference"] | None = None,
-) -> DecodeKernel | ReferenceKernel:
-    """Choose the kernel of a layer: compiled where its shape allows, else the torch reference.
+) -> DecodeKernel | PlainKernel | ReferenceKernel:
+    """Choose the kernel of a layer: vector code where its shape allows, plain loops elsewhere on a CPU, else torch.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def kernel_for(
 
     Returns
     -------
-    DecodeKernel or ReferenceKernel
+    DecodeKernel, PlainKernel or ReferenceKernel
         Of the same contract.
 
     Raises
@@ -57,6 +58,9 @@ def kernel_for(
 
         if force == "compiled" or supported(block_size, k_dim, v_dim, element, group):
             return DecodeKernel(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)
+        from kvpager.live.kernels.plain import PlainKernel
+
+        return PlainKernel(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)
     from kvpager.live.kernels.reference import ReferenceKernel
 
     return ReferenceKernel(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)

@@ -111,7 +111,7 @@ class BlockCode(Emit):
         """Keep a block's maxima and sums, `stride` bytes apart from head to head, side by side by default."""
         for (first, heads), pair in zip(self.shape.tiles, found, strict=True):
             for head in range(heads):
-                offset = 4 * (first + head) if stride is None else self._times(stride, first + head)
+                offset = 4 * (first + head) if stride is None else self.times(stride, first + head)
                 for values, place in zip(pair, (highs, totals), strict=True):
                     self.store(self.builder.extract_element(values, ir.Constant(I32, head)), self.at(place, offset))
 
@@ -119,7 +119,7 @@ class BlockCode(Emit):
         """Scalar products of a tile's queries with sixteen keys; asks for the next block's keys on the way."""
         shape, row = self.shape, 16 * self.shape.element_bytes
         chains = _CHAINS[heads]
-        sums = [[[self._variable(VECTOR) for _ in range(2)] for _ in range(heads)] for _ in range(chains)]
+        sums = [[[self.variable(VECTOR) for _ in range(2)] for _ in range(heads)] for _ in range(chains)]
         step = 8
 
         def body(channel: Value) -> None:
@@ -133,7 +133,7 @@ class BlockCode(Emit):
                 for head in range(heads):
                     factor = self.splat(self.load(self.at(asked, 4 * (head * shape.k_dim + unrolled))))
                     for variable, half in zip(sums[unrolled % chains][head], halves, strict=True):
-                        self._add(variable, factor, half)
+                        self.add(variable, factor, half)
 
         self.loop(shape.k_dim, body, step)
         totals = [[[self.builder.load(half) for half in head] for head in chain] for chain in sums]
@@ -147,7 +147,7 @@ class BlockCode(Emit):
     def _capped(self, logits: list[tuple[Value, Value]], softcap: Value) -> list[tuple[Value, Value]]:
         """Cap logits softly, by a float32 that comes as its bits; 0 = not."""
         softcap = self.builder.bitcast(self.builder.trunc(softcap, I32), FLOAT)
-        places = [[self._variable(VECTOR, half) for half in halves] for halves in logits]
+        places = [[self.variable(VECTOR, half) for half in halves] for halves in logits]
         with self.builder.if_then(self.builder.fcmp_ordered("!=", softcap, ir.Constant(FLOAT, 0.0)), likely=False):
             cap = self.splat(softcap)
             for halves, variables in zip(logits, places, strict=True):
@@ -185,7 +185,7 @@ class BlockCode(Emit):
         order = shape.places()
 
         def body(channel: Value) -> None:
-            sums = [[[self._variable(VECTOR) for _ in range(2)] for _ in range(wide)] for _ in range(heads)]
+            sums = [[[self.variable(VECTOR) for _ in range(2)] for _ in range(wide)] for _ in range(heads)]
             offset = self.at(ir.Constant(I64, key_bytes), self.builder.mul(channel, ir.Constant(I64, size)))
             rows = self.at(block, offset)
 
@@ -195,7 +195,7 @@ class BlockCode(Emit):
                     halves = self.row(self.at(row, 16 * size * part), shape.element)
                     for head in range(heads):
                         for variable, half in zip(sums[head][part], halves, strict=True):
-                            self._add(variable, factors[head], half)
+                            self.add(variable, factors[head], half)
 
             weights = self.at(work, self.layout["p"] + 64 * TILE * index)
             if tokens is None:
@@ -203,7 +203,7 @@ class BlockCode(Emit):
                 soon = (
                     None
                     if ahead is None
-                    else self.at(ahead, self.at(ir.Constant(I64, key_bytes), self._times(channel, TOKENS * size)))
+                    else self.at(ahead, self.at(ir.Constant(I64, key_bytes), self.times(channel, TOKENS * size)))
                 )
                 for t in range(TOKENS):
                     for line in range(t * lines // TOKENS, (t + 1) * lines // TOKENS) if soon is not None else ():
@@ -211,12 +211,12 @@ class BlockCode(Emit):
                     token(self.at(rows, t * shape.v_dim * size), self.at(weights, 4 * order[t]))
             else:
                 self.loop(
-                    tokens, lambda t: token(self.at(rows, self._times(t, shape.v_dim * size)), self.at(weights, self._place(t)))
+                    tokens, lambda t: token(self.at(rows, self.times(t, shape.v_dim * size)), self.at(weights, self._place(t)))
                 )
             for head in range(heads):
                 for part in range(wide):
                     halves = [self.builder.load(variable) for variable in sums[head][part]]
-                    column = self.at(self._times(channel, 4), 4 * ((first + head) * shape.v_dim + 16 * part))
+                    column = self.at(self.times(channel, 4), 4 * ((first + head) * shape.v_dim + 16 * part))
                     self._put(
                         halves, index, head, self.at(work, column) if acc is None else self.at(acc, column), work, acc is None
                     )
@@ -268,7 +268,7 @@ class BlockCode(Emit):
                 row = 4 * (first + head) * shape.v_dim
 
                 def body(channel: Value, index: int = index, head: int = head, row: int = row) -> None:
-                    place = self.at(self._times(channel, 4), row)
+                    place = self.at(self.times(channel, 4), row)
                     new = self.load(self.at(acc, place), VECTOR)
                     self._fold(new, index, head, self.at(work, self.at(place, self.layout["acc"])), work)
 
@@ -282,7 +282,7 @@ class BlockCode(Emit):
                 self.store(self.vector(0.0, 4), self.at(work, self.layout["l"] + 32 * index + 16 * half))
         self.loop(
             self.shape.group * self.shape.v_dim,
-            lambda lane: self.store(self.vector(0.0), self.at(work, self.at(self._times(lane, 4), self.layout["acc"]))),
+            lambda lane: self.store(self.vector(0.0), self.at(work, self.at(self.times(lane, 4), self.layout["acc"]))),
             LANES,
         )
 
@@ -301,7 +301,7 @@ class BlockCode(Emit):
                 factor = self.splat(self.builder.fptrunc(inverse, FLOAT))
 
                 def body(channel: Value, row: int = 4 * (first + head) * shape.v_dim, factor: Value = factor) -> None:
-                    at = self.at(self._times(channel, 4), row)
+                    at = self.at(self.times(channel, 4), row)
                     acc = self.at(work, self.at(at, self.layout["acc"]))
                     halves = [self.builder.fmul(self.load(self.at(acc, 4 * LANES * half), VECTOR), factor) for half in (0, 1)]
                     self._natural(halves, self.at(output, at), done=natural)
@@ -312,7 +312,7 @@ class BlockCode(Emit):
         """Mass of eight blocks, mean over the group; maxima and sums stand `stride` bytes apart from head to head."""
         result = self.vector(0.0)
         for head in range(self.shape.group):
-            row = self._times(stride, head)
+            row = self.times(stride, head)
             gap = self.builder.fsub(self.load(self.at(highs, row), VECTOR), self.splat(self.load(self.at(tops, 4 * head))))
             sums = self.builder.fmul(self.load(self.at(totals, row), VECTOR), self.splat(self.load(self.at(scales, 4 * head))))
             result = self.fma(sums, self.exp(gap), result)
@@ -329,19 +329,6 @@ class BlockCode(Emit):
     def _place(self, token: Value) -> Value:
         """Byte offset of a token's probability."""
         if self.shape.element != BF16:
-            return self._times(token, 4)
+            return self.times(token, 4)
         half = self.builder.lshr(token, ir.Constant(I64, 1))
-        return self.builder.add(self._times(half, 4), self._times(self.builder.and_(token, ir.Constant(I64, 1)), 4 * LANES))
-
-    def _times(self, value: Value, factor: int) -> Value:
-        return self.builder.mul(value, ir.Constant(I64, factor))
-
-    def _variable(self, kind: Value, start: Value | None = None) -> Value:
-        """A place for a value that changes, 0 at first; LLVM makes a register of it."""
-        with self.builder.goto_entry_block():
-            place = self.builder.alloca(kind)
-        self.builder.store(ir.Constant(kind, [ir.Constant(FLOAT, 0.0)] * LANES) if start is None else start, place)
-        return place
-
-    def _add(self, variable: Value, factor: Value, other: Value) -> None:
-        self.builder.store(self.fma(factor, other, self.builder.load(variable)), variable)
+        return self.builder.add(self.times(half, 4), self.times(self.builder.and_(token, ir.Constant(I64, 1)), 4 * LANES))

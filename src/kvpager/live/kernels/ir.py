@@ -67,6 +67,10 @@ class Emit:
             offset_bytes = ir.Constant(I64, offset_bytes)
         return self.builder.add(base, offset_bytes)
 
+    def times(self, value: Value, factor: int) -> Value:
+        """Multiple of an integer."""
+        return self.builder.mul(value, ir.Constant(I64, factor))
+
     def load(self, address: Value, kind: Value = FLOAT, align: int = 4) -> Value:
         """What stands at an address."""
         return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
@@ -172,7 +176,18 @@ class Emit:
         four = halves(ab, cd, [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])  # a b c d | a b c d
         return halves(four, four, [0, 1, 2, 3], [4, 5, 6, 7])
 
-    # -- control
+    # -- variables and control
+
+    def variable(self, kind: Value, start: Value | None = None) -> Value:
+        """A place for a vector that changes, 0 at first; LLVM makes a register of it."""
+        with self.builder.goto_entry_block():
+            place = self.builder.alloca(kind)
+        self.builder.store(ir.Constant(kind, [ir.Constant(FLOAT, 0.0)] * kind.count) if start is None else start, place)
+        return place
+
+    def add(self, variable: Value, factor: Value, other: Value) -> None:
+        """Add a product to a variable, rounded once."""
+        self.builder.store(self.fma(factor, other, self.builder.load(variable)), variable)
 
     def call(self, name: str, kind: Value, arguments: Sequence[Value]) -> Value:
         """Call one of LLVM's own functions."""

@@ -17,7 +17,7 @@ from kvpager.core import Ids
 from kvpager.live.kernels.blocks import TOKENS, BlockCode, Shape
 from kvpager.live.kernels.ir import Value
 
-__all__ = ["Compiled", "compiled"]
+__all__ = ["Compiled", "compiled", "inlined"]
 
 Floats = NDArray[np.float32]
 Compiled = tuple[Callable[..., bool], Callable[..., bool], Callable[..., bool]]
@@ -32,14 +32,14 @@ def compiled(shape: Shape) -> Compiled:
     return _njit(_partials_loop(shape)), _njit(_attend_loop(shape)), _njit(_fold_loop(shape))
 
 
-def _inlined(shape: Shape, write: Callable[..., None]) -> Any:
-    """Make vector code callable from numba, with one tuple of addresses and integers."""
+def inlined(kind: Callable[..., Any], shape: Any, write: Callable[..., None]) -> Any:
+    """Make vector code, a method of `kind`, callable from numba, with one tuple of addresses and integers."""
 
     def made(context: Any, arguments: Any) -> Any:
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             unpacked = cgutils.unpack_tuple(builder, values[0])  # type: ignore[no-untyped-call]
             parts = zip(unpacked, signature.args[0].types, strict=True)
-            write(BlockCode(builder, shape), *(context.cast(builder, part, kind, types.intp) for part, kind in parts))
+            write(kind(builder, shape), *(context.cast(builder, part, kind, types.intp) for part, kind in parts))
             return context.get_dummy_value()
 
         return types.void(arguments), code
@@ -65,7 +65,7 @@ def _partial_block(code: BlockCode, *arguments: Value) -> None:
 
 
 def _partials_loop(shape: Shape) -> Callable[..., bool]:
-    block, work_floats = _inlined(shape, _partial_block), shape.layout["end"] // 4 + 16
+    block, work_floats = inlined(BlockCode, shape, _partial_block), shape.layout["end"] // 4 + 16
     group, asked_bytes, acc_bytes = shape.group, 4 * shape.group * shape.k_dim, 4 * shape.group * shape.v_dim
 
     def loop(
@@ -89,8 +89,15 @@ def _partials_loop(shape: Shape) -> Callable[..., bool]:
 
 
 def _attend_loop(shape: Shape) -> Callable[..., bool]:
-    block, clear, shares = _inlined(shape, _attend_block), _inlined(shape, BlockCode.clear), _inlined(shape, BlockCode.shares)
-    finish, work_floats = _inlined(shape, functools.partial(BlockCode.finish, natural=False)), shape.layout["end"] // 4 + 16
+    block, clear, shares = (
+        inlined(BlockCode, shape, _attend_block),
+        inlined(BlockCode, shape, BlockCode.clear),
+        inlined(BlockCode, shape, BlockCode.shares),
+    )
+    finish, work_floats = (
+        inlined(BlockCode, shape, functools.partial(BlockCode.finish, natural=False)),
+        shape.layout["end"] // 4 + 16,
+    )
     group, asked_bytes, acc_bytes = shape.group, 4 * shape.group * shape.k_dim, 4 * shape.group * shape.v_dim
 
     def loop(
@@ -124,8 +131,11 @@ def _attend_loop(shape: Shape) -> Callable[..., bool]:
 
 
 def _fold_loop(shape: Shape) -> Callable[..., bool]:
-    fold, clear, shares = (_inlined(shape, write) for write in (BlockCode.fold, BlockCode.clear, BlockCode.shares))
-    finish, work_floats = _inlined(shape, functools.partial(BlockCode.finish, natural=True)), shape.layout["end"] // 4 + 16
+    fold, clear, shares = (inlined(BlockCode, shape, write) for write in (BlockCode.fold, BlockCode.clear, BlockCode.shares))
+    finish, work_floats = (
+        inlined(BlockCode, shape, functools.partial(BlockCode.finish, natural=True)),
+        shape.layout["end"] // 4 + 16,
+    )
     group, acc_bytes = shape.group, 4 * shape.group * shape.v_dim
 
     def loop(m: Floats, total: Floats, acc: Floats, rows: Ids, starts: Ids, output: Floats, mass: Floats) -> bool:

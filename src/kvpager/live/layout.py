@@ -1,0 +1,97 @@
+"""How a unit's bytes lie: the same in HBM's arena, in tier 2 and on disk."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvpager.core import KVGeometry
+from kvpager.errors import ModelError
+
+__all__ = ["ELEMENTS", "Layout"]
+
+ELEMENTS: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16)}
+"""Element types, and how numpy sees them: bfloat16 by its bits."""
+
+
+class Layout(NamedTuple):
+    """Shape of the units of a model's full-attention layers.
+
+    A unit is one KV head's block of one layer: K as ``[k_dim, block_size]``, then V as ``[block_size, v_dim]``.
+    """
+
+    layers: int
+    """Full-attention layers, in order; other layers are not tiered."""
+    kv_heads: int
+    group: int
+    """Query heads a KV head."""
+    k_dim: int
+    v_dim: int
+    block_size: int
+    element: str
+    """``"float32"`` or ``"bfloat16"``."""
+
+    @classmethod
+    def of(cls, geometry: KVGeometry, *, block_size: int = 16, element: str = "float32") -> Layout:
+        """Return the layout of a model.
+
+        Raises
+        ------
+        ModelError
+            If its full-attention layers differ in shape, share KV, or keep no plain K and V; or for an element type
+            that cannot be stored.
+        """
+        if element not in ELEMENTS:
+            raise ModelError(f"model {geometry.name!r} keeps its KV as {element}: load it as {' or '.join(ELEMENTS)}")
+        shapes = {geometry.layers[layer] for layer in geometry.full_layers}
+        if not shapes:
+            raise ModelError(f"model {geometry.name!r} has no full-attention layer: there is no growing cache to tier")
+        shape = shapes.pop()
+        if shapes or shape.latent or shape.index_dim or shape.shares_layer is not None:
+            raise ModelError(
+                f"model {geometry.name!r}: its full-attention layers share KV, differ in shape, or keep no plain K and V: "
+                "the live cache knows one shape of K and V; choose another model"
+            )
+        group = geometry.num_q_heads // shape.num_kv_heads
+        return cls(len(geometry.full_layers), shape.num_kv_heads, group, shape.k_dim, shape.v_dim, block_size, element)
+
+    @property
+    def unit_elements(self) -> int:
+        """Elements of a unit, K and V."""
+        return self.block_size * (self.k_dim + self.v_dim)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Payload of a unit."""
+        return self.unit_elements * ELEMENTS[self.element].itemsize
+
+    @property
+    def block_bytes(self) -> int:
+        """Payload of one block of all tiered layers."""
+        return self.unit_bytes * self.layers * self.kv_heads
+
+    def keys(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        """View of an arena's keys, ``[slots, k_dim, block_size]``."""
+        whole: NDArray[Any] = memory.view(ELEMENTS[self.element])
+        return whole[:, : self.k_dim * self.block_size].reshape(len(memory), self.k_dim, self.block_size)
+
+    def values(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+        """View of an arena's values, ``[slots, block_size, v_dim]``."""
+        whole: NDArray[Any] = memory.view(ELEMENTS[self.element])
+        return whole[:, self.k_dim * self.block_size :].reshape(len(memory), self.block_size, self.v_dim)
+
+    def bits(self, numbers: Tensor) -> NDArray[Any]:
+        """Return `numbers` as they are stored."""
+        if self.element == "float32":
+            return np.asarray(numbers.float().numpy())
+        return np.asarray(numbers.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16))
+
+    def floats(self, bits: NDArray[Any]) -> Tensor:
+        """Return what is stored in float32: exact for both element types."""
+        if self.element == "float32":
+            return torch.from_numpy(bits)
+        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).float()

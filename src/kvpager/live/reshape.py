@@ -1,0 +1,106 @@
+"""What generation does to rows between forward calls: reorder, repeat, crop, end. Sealed blocks are shared, never copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.core import Ids, Tick
+from kvpager.errors import BadInput
+from kvpager.live.rows import Row
+
+if TYPE_CHECKING:
+    from kvpager.live.store import TieredStore
+
+__all__ = ["crop", "end", "rearrange"]
+
+
+def rearrange(store: TieredStore, rows: list[Row], parents: Sequence[int]) -> list[Row]:
+    """Return rows that continue ``rows[parent]`` for each of `parents`; a row without a child ends.
+
+    A child shares its parent's sealed blocks and owns a copy of its open one; the first child is the parent itself.
+    """
+    table = store.table
+    end(store, [row for number, row in enumerate(rows) if number not in set(parents)])
+    taken: set[int] = set()
+    children, old, new = [], [], []
+    for parent in parents:
+        row = rows[parent]
+        if parent in taken:
+            twin = Row(table.fork(row.sequence), row.tokens, row.sealed, previous=dict(row.previous))
+            twin.refresh(table)
+            copied = twin.bases != row.bases
+            old.append(row.bases[copied])
+            new.append(twin.bases[copied])
+            row = twin
+        taken.add(parent)
+        children.append(row)
+    if old:
+        _copy_open(store, np.concatenate(old), np.concatenate(new))
+    return children
+
+
+def crop(store: TieredStore, rows: list[Row], tokens: int) -> None:
+    """Take the last `tokens` tokens from each row; a sealed block that is cut goes on as a new open one.
+
+    Raises
+    ------
+    BadInput
+        If a row is shorter.
+    """
+    if tokens == 0:
+        return
+    size, table = store.table.block_size, store.table
+    for row in rows:
+        if tokens > row.tokens:
+            raise BadInput(f"a row of {row.tokens} tokens cannot be cropped by {tokens}: crop by at most {row.tokens}")
+        left = row.tokens - tokens
+        cut, content = left // size, None
+        if left % size and table.sealed[row.bases[cut]]:
+            content = _content(store, row, cut)
+        gone = table.truncate(row.sequence, left)
+        store.release(_now(store), gone)
+        row.tokens, row.sealed = left, min(row.sealed, cut)
+        row.previous = {layer: mask[:, : row.sealed] for layer, mask in row.previous.items()}
+        row.refresh(table)
+        if content is not None:
+            slots = _open(store, row.bases[cut : cut + 1])
+            store.memory.arena.memory[slots] = content
+
+
+def end(store: TieredStore, rows: Sequence[Row]) -> None:
+    """End rows; blocks that nobody else holds are freed."""
+    for row in rows:
+        store.release(_now(store), store.table.free(row.sequence))
+
+
+def _now(store: TieredStore) -> Tick:
+    return Tick(store.step, store.layout.layers - 1)
+
+
+def _open(store: TieredStore, bases: Ids) -> Ids:
+    """Open blocks in HBM, layer by layer as a forward call does; return the slots of all their units, ascending by unit."""
+    for layer in range(store.layout.layers):
+        store.driver.append(Tick(store.step, layer), store.table.at_layer(bases, layer))
+    return store.memory.slots(store.table.whole(bases))
+
+
+def _copy_open(store: TieredStore, old: Ids, new: Ids) -> None:
+    memory = store.memory.arena.memory
+    slots = _open(store, new)
+    memory[slots] = memory[store.memory.slots(store.table.whole(old))]
+
+
+def _content(store: TieredStore, row: Row, block: int) -> NDArray[Any]:
+    """Bytes of all units of one of a row's sealed blocks, wherever they are, [units, unit_bytes]."""
+    units = store.table.whole(row.bases[block : block + 1])
+    content = np.empty((len(units), store.layout.unit_bytes), np.uint8)
+
+    def take(part: Ids) -> None:
+        content[part - units[0]] = store.memory.arena.memory[store.memory.slots(part)]
+
+    store.driver.stream(_now(store), units, take)
+    return content

@@ -1,0 +1,45 @@
+"""The rows of a live cache: which blocks each one holds, and what forking, cropping and reordering do to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.core import Ids, UnitTable
+
+__all__ = ["Row"]
+
+
+@dataclass
+class Row:
+    """One sequence of a batch. Positions count from its first real token: padding in front of it is not kept.
+
+    Attributes
+    ----------
+    sequence : int
+        Its number in the unit table.
+    tokens : int
+        Real tokens of all complete forward calls.
+    sealed : int
+        Blocks from the start that are sealed: complete and confirmed by a later call.
+    bases : int32 [blocks]
+        First unit id of each block, ascending.
+    previous : dict of int to bool [kv_heads, blocks]
+        What the selector chose one step ago, by layer.
+    """
+
+    sequence: int
+    tokens: int = 0
+    sealed: int = 0
+    bases: Ids = field(default_factory=lambda: np.empty(0, np.int32))
+    previous: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def refresh(self, table: UnitTable) -> None:
+        """Read the blocks from the table anew."""
+        self.bases = np.array(table.blocks(self.sequence), np.int32)
+
+    def units(self, table: UnitTable, layer: int, blocks: slice = slice(None)) -> Ids:
+        """Units of a layer's blocks, ascending."""
+        return table.at_layer(self.bases[blocks], layer)

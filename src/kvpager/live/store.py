@@ -1,0 +1,212 @@
+"""The tiered store: one pool of HBM over one backing store, shared by all the caches of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.core import DRAM, NVME, Ids, Seen, Tick, UnitTable
+from kvpager.driver import Driver
+from kvpager.errors import BadInput
+from kvpager.live.budget import LANES, LiveBudget
+from kvpager.live.counts import Counts
+from kvpager.live.kernels import kernel_for
+from kvpager.live.memory import HBMMemory
+from kvpager.live.step import Kernel
+from kvpager.live.summaries import SUMMARIES, Summary
+from kvpager.pager import Pager
+from kvpager.policies import make_policy
+from kvpager.policies.scores import MassEMA
+from kvpager.prefetch import PREFETCHERS
+from kvpager.registry import configure
+from kvpager.selectors import SELECTORS
+from kvpager.selectors.base import Selector, View
+from kvpager.slab.store import SlabStore
+from kvpager.tiers.arena import Arena
+from kvpager.tiers.dram import DramTier
+from kvpager.tiers.slab import SlabTier
+
+__all__ = ["TieredStore", "make_selector"]
+
+
+def make_selector(text: str) -> Selector:
+    """Build a selector for live use from its written form.
+
+    Raises
+    ------
+    BadInput
+        If it needs the mass of blocks that were not read: no live run has it (law 11).
+    """
+    selector: Selector = configure(SELECTORS, text)
+    if "mass" in selector.needs:
+        raise BadInput(
+            f"selector {text!r} needs the mass of unread blocks, which no live run has: choose outlier_mean or key_bound"
+        )
+    return selector
+
+
+class TieredStore:
+    """HBM, DRAM and disk for the KV of one model, and the Pager that decides what is where.
+
+    Parameters
+    ----------
+    budget : LiveBudget
+        Sizes, from `live_budget`.
+    path : path
+        Directory of the backing store; made if need be.
+    fingerprint : str
+        Of the model and the layout. A store keeps to one.
+    layer_numbers : tuple of int
+        The model's numbers of the tiered layers, for messages.
+    policy : str
+        Ranks units; written as on the command line.
+    pool : {"global", "layer", "equal"}
+        Who shares HBM.
+    prefetcher : str, optional
+        Names units to bring early.
+    selector : str, optional
+        The selector whose key summaries are kept; without one, only exact attention is possible.
+    disk_bytes : int, optional
+        Size of the backing store at most; default twice what the budget's KV takes there, at least 256 MiB.
+    seed : int
+        Of the ties.
+    lockstep : bool
+        Wait at each tick for everything submitted before, so that a run can be repeated exactly.
+    make_table, make_driver : callable
+        Stand-ins for `UnitTable` and `Driver`: those that log.
+
+    Raises
+    ------
+    StoreError
+        If the directory is in use, cannot be used, or belongs to another model or layout.
+    CapacityError
+        If a pool is too small.
+    """
+
+    def __init__(
+        self,
+        budget: LiveBudget,
+        path: str | PathLike[str],
+        *,
+        fingerprint: str,
+        layer_numbers: tuple[int, ...],
+        policy: str = "blend",
+        pool: str = "global",
+        prefetcher: str | None = None,
+        selector: str | None = None,
+        disk_bytes: int | None = None,
+        seed: int = 0,
+        lockstep: bool = False,
+        make_table: Callable[..., UnitTable] = UnitTable,
+        make_driver: Callable[..., Driver] = Driver,
+    ) -> None:
+        layout = self.layout = budget.layout
+        self.budget, self.fingerprint, self.layer_numbers = budget, fingerprint, layer_numbers
+        self.policy_text, self.selector_text, self.counts = policy, selector, Counts()
+        ranks = make_policy(policy)
+        if ranks.needs & {"unread_mass", "future"}:
+            raise BadInput(f"policy {policy!r} needs what no live run has (unread mass, or the future): choose another")
+        self.selector = None if selector is None else make_selector(selector)
+        name = getattr(self.selector, "summary", None)
+        self.summary: Summary | None = (
+            SUMMARIES[name](layout.layers, layout.kv_heads, layout.k_dim, layout.block_size) if name else None
+        )
+        self.table = make_table(layout.layers, layout.kv_heads, layout.block_size, layout.unit_bytes)
+        self._scores = MassEMA(self.table, 0.2) if self.selector is not None and "score" in self.selector.needs else None
+        record = layout.kv_heads * layout.unit_bytes + 2 * 4096
+        disk = max(256 << 20, 2 * budget.units // layout.kv_heads * record) if disk_bytes is None else disk_bytes
+        self.slabs = SlabStore(
+            path, parts=layout.kv_heads, part_bytes=layout.unit_bytes, layers=layout.layers, fingerprint=fingerprint,
+            capacity_bytes=disk, slab_bytes=min(64 << 20, max(disk // 4 // 4096 * 4096, record)),
+        )  # fmt: skip
+        try:
+            arena = Arena(budget.hbm_units + budget.staging_units, layout.unit_bytes)
+            self.memory = HBMMemory(self.table, arena)
+            self.keys, self.values = layout.keys(arena.memory), layout.values(arena.memory)
+            prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
+            self.pager = Pager(self.table, budget.pager(disk), ranks, prefetch, pool=pool, seed=seed, lanes=LANES)
+            self.disk = SlabTier(self.table, self.slabs, arena.memory)
+            self.dram = DramTier(self.table, arena.memory, budget.dram_units)
+            self.driver = make_driver(self.pager, {DRAM: self.dram, NVME: self.disk}, memory=self.memory, lockstep=lockstep)
+            self.kernel: Kernel = kernel_for(
+                kv_heads=layout.kv_heads, group=layout.group, k_dim=layout.k_dim, v_dim=layout.v_dim,
+                block_size=layout.block_size, element=layout.element,
+            )  # fmt: skip
+        except BaseException:
+            self.slabs.close()
+            raise
+        self.step = -2
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Make everything durable and give memory and directory back."""
+        self.slabs.close()
+        self.memory.arena.close()
+
+    def next_step(self) -> int:
+        """Number of the forward call that starts now; the first one is -1."""
+        self.step += 1
+        return self.step
+
+    def release(self, tick: Tick, units: Ids) -> None:
+        """Forget units whose last holder has gone."""
+        if len(units):
+            self.driver.release(tick, units)
+            if self.summary is not None:
+                self.summary.drop(np.unique(units // self.table.units_per_block))
+
+    def summarise(self, bases: Ids) -> None:
+        """Keep the key summaries of blocks that were sealed, while they are still in HBM."""
+        if self.summary is None:
+            return
+        shape = (len(bases), self.layout.kv_heads, self.layout.block_size, self.layout.k_dim)
+        for layer in range(self.layout.layers):
+            keys = self.layout.floats(self.keys[self.memory.slots(self.table.at_layer(bases, layer))])
+            self.summary.put(layer, bases // self.table.units_per_block, keys.mT.reshape(shape).numpy())
+
+    def saw(self, seen: Seen) -> Seen:
+        """Take note of the mass of what was read, and pass it on."""
+        if self._scores is not None:
+            self._scores.on_new()
+            self._scores.on_mass(seen)
+        return seen
+
+    def view(self, tick: Tick, selector: Selector, query: NDArray[np.float32], bases: Ids, previous: NDArray[np.bool_]) -> View:
+        """Return what `selector` may look at.
+
+        Parameters
+        ----------
+        tick : Tick
+            Now.
+        selector : Selector
+            Decides what is computed.
+        query : float32 [kv_heads, group, k_dim]
+            Scaled.
+        bases : int32 [blocks]
+            First units of the complete blocks.
+        previous : bool [kv_heads, blocks]
+            What was chosen one step ago.
+        """
+        units: Ids = self.table.at_layer(bases, tick.layer).reshape(len(bases), -1).T
+        bound = score = None
+        if "bound" in selector.needs:
+            if self.summary is None or getattr(selector, "summary", None) != getattr(self.selector, "summary", None):
+                raise BadInput(
+                    f"selector {selector!r} needs key summaries that this store does not keep: open it with that selector"
+                )
+            bound = self.summary.score(tick.layer, query, bases // self.table.units_per_block)
+        if self._scores is not None:
+            self._scores.on_new()
+            score = self._scores.scores[units].astype(np.float32)
+        resident = np.zeros(previous.shape, np.bool_) if selector.residency_free else self.pager.resident(units)
+        return View(tick, bound, None, resident, previous, None, score, self.layout.block_size)
