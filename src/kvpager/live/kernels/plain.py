@@ -75,7 +75,7 @@ class PlainKernel:
         return self.fold(out, rows, starts)
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, cache=True)
 def _partials(
     query: Any, units: Any, heads: Any, rows: Any, top: Any, total: Any, acc: Any, tokens: Any, size: Any, group: Any,
     softcap: Any,
@@ -104,7 +104,7 @@ def _partials(
             top[row, member], total[row, member] = high, summed
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, cache=True)
 def _fold(top: Any, total: Any, acc: Any, rows: Any, starts: Any, output: Any, mass: Any) -> None:
     group, v_dim = acc.shape[1:]
     running = np.empty(v_dim, np.float32)
