@@ -20,6 +20,8 @@ from typing import Any
 from kvpager.claims.check import outcome, row
 from kvpager.claims.ledger import VERDICTS, claims, history, status
 from kvpager.claims.uncalibrated import register
+from kvpager.evaluate import TASKS
+from kvpager.live.summaries import SUMMARIES
 from kvpager.models.base import MODELS
 from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
@@ -31,12 +33,16 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "policies": POLICIES,
     "selectors": SELECTORS,
     "prefetchers": PREFETCHERS,
+    "summaries": SUMMARIES,
+    "tasks": TASKS,
     "models": MODELS,
 }
 HEADS = {
     "policies": ("policy", "what it keeps", "source", "what differs"),
     "selectors": ("selector", "what it reads", "source", "what differs"),
     "prefetchers": ("prefetcher", "what it brings", "source", "what differs"),
+    "summaries": ("key summary", "how it scores a block", "source", "what differs"),
+    "tasks": ("task", "what it asks", "source", "what differs"),
     "models": ("family", "what it covers"),
 }
 LEDGER_HEADS = {

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvpager import errors
+from kvpager.evaluate import TASKS
+from kvpager.live.summaries import SUMMARIES
 from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.selectors import SELECTORS
@@ -45,6 +47,7 @@ ARROWS: dict[str, set[str]] = {
     "store": NOUNS | {"tiers", "slab"},
     "replay": DATA | STEP | {"pool", "pager", "tiers", "driver"},
     "live": DATA | STEP | {"pool", "pager", "slab", "tiers", "store"},
+    "evaluate": DATA | STEP | {"live"},
     "connect": NOUNS | {"models", "policies", "pool", "pager", "slab", "tiers", "store"},
     "analysis": DATA | {"replay"},
     "plan": DATA | {"replay", "analysis"},
@@ -58,7 +61,16 @@ ARROWS: dict[str, set[str]] = {
 ARROWS["cli"] = set(ARROWS)
 ARROWS["__init__"] = set(NOUNS)
 
-PLUG_IN_FOLDERS = ("policies", "policies/wrappers", "selectors", "prefetch", "models", "tiers")
+PLUG_IN_FOLDERS = (
+    "policies",
+    "policies/wrappers",
+    "selectors",
+    "prefetch",
+    "models",
+    "tiers",
+    "live/summaries",
+    "evaluate/tasks",
+)
 HEAVY = {"torch", "numba", "transformers", "zarr", "altair", "vl_convert", "jinja2", "gguf", "safetensors", "pandas", "streamlit"}
 LIGHT = [
     "kvpager",
@@ -90,7 +102,7 @@ NEEDLESS: dict[str, set[str]] = {
     "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
     "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
 }
-REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS]
+REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS]
 
 
 def name_of(path: Path) -> str:

@@ -1,0 +1,175 @@
+"""Paired trials: what dense attention gets right, and how much of that each other way of reading loses.
+
+Every runner prefills the same contexts exactly; questions and sequels are read as the runner reads. A loss is counted only
+among the trials that dense attention answers, since the model's own limits are not the cache's. A task at which dense
+attention is no better than guessing says nothing, and is dropped by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.errors import BadInput
+from kvpager.evaluate.base import TASKS, Context, Language, Runner, Task
+from kvpager.evaluate.interval import wilson
+from kvpager.registry import configure
+from kvpager.traces.decoder import Progress
+
+__all__ = ["evaluate"]
+
+
+@dataclass
+class _Outcome:
+    """What one runner did in all trials of a task, in their order."""
+
+    right: list[bool] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    ahead: list[NDArray[np.float32]] = field(default_factory=list)
+    """Log probabilities ``[n, vocabulary]``: at each question's end, and along each sequel."""
+    loss: list[float] = field(default_factory=list)
+    """Negative log probability of each foretold token of the sequels."""
+    facts: list[dict[str, float]] = field(default_factory=list)
+
+
+def evaluate(
+    dense: Runner, others: Mapping[str, Runner], tasks: Sequence[str], language: Language, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Judge other ways of reading against dense attention.
+
+    Parameters
+    ----------
+    dense : Runner
+        The reference.
+    others : mapping of str to Runner
+        By name, e.g. the selector's written form.
+    tasks : sequence of str
+        Written forms, e.g. ``"needle:trials=2"``.
+    language : Language
+        The model's tokenizer.
+    progress : callable, optional
+        Told the task and runner, and how many contexts are done.
+
+    Returns
+    -------
+    dict
+        JSON-able: ``tasks`` (by task: the dense score, and for each runner right answers, losses with their 95 %
+        interval, divergence, perplexity and the runner's own facts) and ``dropped`` (task and reason).
+
+    Raises
+    ------
+    UnknownName, BadInput
+        For an unknown task or setting, or no task.
+    """
+    if not tasks:
+        raise BadInput(f"no task was named: choose among {', '.join(TASKS)}")
+    made: dict[str, Task] = {text: configure(TASKS, text) for text in tasks}
+    tell = progress or (lambda what, done, total: None)
+    judged, dropped = [], []
+    for text, task in made.items():
+        contexts = list(task.contexts(language))
+        reference = _run(dense, contexts, language, tell, f"{text}, dense")
+        if reason := _useless(reference, task.chance):
+            dropped.append({"task": text, "why": reason})
+            continue
+        rows = {}
+        for name, runner in others.items():
+            rows[name] = _compared(reference, _run(runner, contexts, language, tell, f"{text}, {name}"))
+        judged.append(_described(text, task, contexts, language, reference) | {"runners": rows})
+    return {"tasks": judged, "dropped": dropped}
+
+
+def _run(runner: Runner, contexts: list[Context], language: Language, tell: Progress, what: str) -> _Outcome:
+    outcome = _Outcome()
+    for done, context in enumerate(contexts):
+        tell(what, done, len(contexts))
+        runner.start(language.opening(context.text))
+        for question in context.questions:
+            fork = runner.fork()
+            try:
+                outcome.ahead.append(_log_softmax(fork.feed(language.more(question.text))[-1:]))
+                said = language.text(fork.generate(len(language.more(f" {question.answer}")) + 1)).strip()
+                outcome.facts.append(fork.facts())
+            finally:
+                fork.close()
+            outcome.answers.append(said)
+            outcome.right.append(re.match(rf"{re.escape(question.answer)}(?!\w)", said) is not None)
+        if context.sequel:
+            tokens = language.more(context.sequel)
+            fork = runner.fork()
+            try:
+                ahead = _log_softmax(fork.feed(tokens))[:-1]
+                outcome.facts.append(fork.facts())
+            finally:
+                fork.close()
+            outcome.ahead.append(ahead)
+            outcome.loss += (-ahead[np.arange(len(ahead)), tokens[1:]]).tolist()
+    tell(what, len(contexts), len(contexts))
+    return outcome
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    return wide.astype(np.float32)
+
+
+def _useless(reference: _Outcome, chance: float) -> str | None:
+    """Say why a task tells nothing, or None."""
+    trials, right = len(reference.right), sum(reference.right)
+    if trials and wilson(right, trials)[0] <= chance:
+        return f"dense attention answers {right} of {trials}, which guessing ({chance:g}) may do as well"
+    return None if trials or reference.loss else "it has no trial"
+
+
+def _described(text: str, task: Task, contexts: list[Context], language: Language, reference: _Outcome) -> dict[str, Any]:
+    """Task, contexts and the dense score."""
+    read = "\0".join(
+        [part for one in contexts for part in (one.text, *(f"{q.text}={q.answer}" for q in one.questions), one.sequel)]
+    )
+    row: dict[str, Any] = {
+        "task": text,
+        "contexts": len(contexts),
+        "context_tokens": float(np.mean([len(language.opening(context.text)) for context in contexts])),
+        "text_sha256": hashlib.sha256(read.encode()).hexdigest(),
+        "dense": {},
+    }
+    if reference.right:
+        right, of = sum(reference.right), len(reference.right)
+        low, high = wilson(right, of)
+        row |= {"trials": of, "chance": task.chance}
+        row["dense"] |= {"right": right, "share": right / of, "low": low, "high": high}
+    if reference.loss:
+        row |= {"foretold_tokens": len(reference.loss)}
+        row["dense"] |= {"perplexity": float(np.exp(np.mean(reference.loss)))}
+    return row
+
+
+def _compared(reference: _Outcome, outcome: _Outcome) -> dict[str, Any]:
+    """One runner's row: its own score, and what it loses of the reference's."""
+    row: dict[str, Any] = {}
+    if reference.right:
+        pairs = list(zip(reference.right, outcome.right, strict=True))
+        of, lost = sum(reference.right), sum(before and not after for before, after in pairs)
+        low, high = wilson(lost, of)
+        row |= {
+            "right": sum(outcome.right), "gained": sum(after and not before for before, after in pairs),
+            "lost": lost, "of": of, "lost_share": lost / of, "lost_low": low, "lost_high": high,
+            "same_answer": sum(a == b for a, b in zip(reference.answers, outcome.answers, strict=True)) / len(pairs),
+        }  # fmt: skip
+    ahead = list(zip(reference.ahead, outcome.ahead, strict=True))
+    divergence = np.concatenate([(np.exp(p.astype(np.float64)) * (p.astype(np.float64) - q)).sum(axis=1) for p, q in ahead])
+    same = np.concatenate([p.argmax(axis=1) == q.argmax(axis=1) for p, q in ahead])
+    row |= {"kl_mean": float(divergence.mean()), "kl_median": float(np.median(divergence)), "same_next_token": float(same.mean())}
+    if reference.loss:
+        perplexity = float(np.exp(np.mean(outcome.loss)))
+        row |= {"perplexity": perplexity, "perplexity_change": perplexity / float(np.exp(np.mean(reference.loss))) - 1}
+    names = sorted({name for facts in outcome.facts for name in facts})
+    return row | {name: float(np.mean([facts[name] for facts in outcome.facts if name in facts])) for name in names}
