@@ -103,8 +103,6 @@ class Contents:
         new = not self.folder.fds
         if new:
             self._add_slab(0)
-        for number in self.folder.damaged:
-            self._stats.damage.append(Damage(self.folder.name(number), "superblock", 0, -1))
         hint = self._index.load()
         self.generation, self.hinted = self._index.generation, hint is not None
         if hint is None and not new:
@@ -113,12 +111,24 @@ class Contents:
             )
         self._changed_all = self._dirty = hint is None
         self._fill(self._scanned(finished_only=self._index.known) if hint is None else hint)
-        for number, held in list(self.folder.held_bytes.items()):
-            if held < self.shape.slab_bytes:
-                self._stats.damage.append(Damage(self.folder.name(number), f"slab (only {held:,} bytes are left)", 0, -1))
-                self.folder.lengthen(number)
+        self._look_at_slabs()
         if new:
             self.sync(settled=True)
+
+    def _look_at_slabs(self) -> None:
+        """Report damaged superblocks and slabs that are too short; finish slabs that were only half made."""
+        used = set((self.table.all().place // self.shape.places).tolist())
+        for number, held in list(self.folder.held_bytes.items()):
+            unfinished = number in self.folder.blank and number not in used
+            if held < self.shape.slab_bytes:
+                self.folder.lengthen(number)
+            if unfinished:
+                self.folder.mend(number)
+                continue
+            if held < self.shape.slab_bytes:
+                self._stats.damage.append(Damage(self.folder.name(number), f"slab (only {held:,} bytes are left)", 0, -1))
+            if number in self.folder.damaged:
+                self._stats.damage.append(Damage(self.folder.name(number), "superblock", 0, -1))
 
     def take(self, count: int) -> NDArray[np.int64]:
         """Take `count` free places, ascending; the slabs grow if they must.
@@ -213,8 +223,11 @@ class Contents:
             records = records.some(~np.isin(records.key, np.fromiter(without, np.uint64, len(without))))
         self._fill(records)
 
-    def shrink(self) -> None:
-        """Delete slabs that hold nothing, but for the first."""
+    def tidy(self) -> None:
+        """Write damaged superblocks again, and delete slabs that hold nothing, but for the first."""
+        for number in self.folder.damaged:
+            self.folder.mend(number)
+        self.folder.damaged = []
         free = self._space.is_free()
         for number in [number for number in self.folder.fds if 0 < number < self._most_slabs]:
             places = np.arange(number * self.shape.places, (number + 1) * self.shape.places)

@@ -21,7 +21,7 @@ from kvpager.errors import StoreError
 from kvpager.slab.files import PAGE_BYTES, Files, aligned, read_fully, write_fully
 from kvpager.slab.record import Shape, read_superblock, superblock
 
-__all__ = ["Folder", "shape_of"]
+__all__ = ["Folder", "shape_of", "slabs_in"]
 
 _SLAB = re.compile(r"slab-(\d{5})\.kv")
 
@@ -46,6 +46,8 @@ class Folder:
         How long each slab file was when it was opened.
     damaged : list of int
         Slabs whose superblock cannot be read.
+    blank : list of int
+        Those among them without a superblock: a process may have been killed when it made them.
     sound : bool
         Whether at least one superblock says that this is the right store.
     direct : bool
@@ -57,6 +59,7 @@ class Folder:
         self.fds: dict[int, int] = {}
         self.held_bytes: dict[int, int] = {}
         self.damaged: list[int] = []
+        self.blank: list[int] = []
         self.sound = self.direct = False
         self._lock = -1
         try:
@@ -92,7 +95,7 @@ class Folder:
         self.fds[number], self.held_bytes[number], self.sound = fd, self.shape.slab_bytes, True
 
     def lengthen(self, number: int) -> None:
-        """Give slab `number`, which was cut, its room back; if there is none, what is written there will fail."""
+        """Give slab `number`, which is too short, its room; if there is none, what is written there will fail."""
         with contextlib.suppress(OSError):
             self.files.allocate(self.fds[number], self.shape.slab_bytes)
         self.held_bytes[number] = self.files.size(self.fds[number])
@@ -102,11 +105,10 @@ class Folder:
         self.files.close(self.fds.pop(number))
         self.files.remove(self.path / self.name(number))
 
-    def mend(self) -> None:
-        """Write damaged superblocks again."""
-        for number in self.damaged:
-            self._head(self.fds[number], number)
-        self.damaged, self.sound = [], True
+    def mend(self, number: int) -> None:
+        """Write the superblock of slab `number` again."""
+        self._head(self.fds[number], number)
+        self.sound = True
 
     def close(self) -> None:
         """Close all files and give the lock back."""
@@ -144,6 +146,8 @@ class Folder:
             raise StoreError(f"store {str(self.path)!r} cannot be used: {error}") from error
         if said is None or (said[0] == self.shape and said[1] != number):
             self.damaged.append(number)
+            if not page.any():
+                self.blank.append(number)
             return
         self.sound = True
         if said[0] != self.shape:

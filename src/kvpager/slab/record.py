@@ -27,8 +27,10 @@ from kvpager.slab.files import PAGE_BYTES
 __all__ = [
     "FORMAT",
     "MOST_PARTS",
+    "U64",
     "Headers",
     "Shape",
+    "mixed",
     "read_headers",
     "read_superblock",
     "seeds_of",

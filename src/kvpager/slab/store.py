@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
-from kvpager.errors import InvariantError, StoreError, TierBusy
+from kvpager.errors import InvariantError, StorageFull, StoreError, TierBusy
 from kvpager.slab.contents import Contents, Stats
 from kvpager.slab.files import Files
 from kvpager.slab.io import Pool, Ticket
@@ -145,7 +145,7 @@ class SlabStore:
         Raises
         ------
         TierBusy
-            If the queue is full: wait for answers, then try again.
+            If the queue is full, or room comes free with what is under way: wait for answers, then try again.
         StorageFull
             If there is no room. Nothing was written.
         """
@@ -156,7 +156,12 @@ class SlabStore:
         if self._pool.queued_bytes and self._pool.queued_bytes + length > self._queue_bytes:
             raise TierBusy(f"{self._pool.queued_bytes:,} bytes wait to be written, of {self._queue_bytes:,}: wait for answers")
         self._settle()
-        places = self._contents.take(len(keys))
+        try:
+            places = self._contents.take(len(keys))
+        except StorageFull as full:
+            if self._freed:
+                raise TierBusy("room comes free when what is under way has ended: wait for answers") from full
+            raise
         self._contents.changing()
         generation = self._contents.generation = self._contents.generation + 1
         if self._contents.hinted:
@@ -236,8 +241,7 @@ class SlabStore:
         have = self._contents.table.keys()
         self.forget(have[~np.isin(have, keys)])
         self._settle()
-        self._contents.folder.mend()
-        self._contents.shrink()
+        self._contents.tidy()
         self._contents.changing()
         self.sync()
         return (before - self._contents.table.records) * self.shape.record_bytes
@@ -335,7 +339,7 @@ class SlabStore:
                 raise ticket.failure
             if isinstance(ticket, Writes):
                 self._install(ticket)
-            elif isinstance(ticket, Reads) and not ticket.ok.all():
+            elif isinstance(ticket, Reads) and not ticket.ok[ticket.held].all():
                 wrong.append(ticket)
                 continue
             self._answer(ticket)
