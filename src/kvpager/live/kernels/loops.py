@@ -89,15 +89,9 @@ def _partials_loop(shape: Shape) -> Callable[..., bool]:
 
 
 def _attend_loop(shape: Shape) -> Callable[..., bool]:
-    block, clear, shares = (
-        inlined(BlockCode, shape, _attend_block),
-        inlined(BlockCode, shape, BlockCode.clear),
-        inlined(BlockCode, shape, BlockCode.shares),
-    )
-    finish, work_floats = (
-        inlined(BlockCode, shape, functools.partial(BlockCode.finish, natural=False)),
-        shape.layout["end"] // 4 + 16,
-    )
+    written, work_floats = functools.partial(inlined, BlockCode, shape), shape.layout["end"] // 4 + 16
+    block, clear, shares = map(written, (_attend_block, BlockCode.clear, BlockCode.shares))
+    finish = written(functools.partial(BlockCode.finish, natural=False))
     group, asked_bytes, acc_bytes = shape.group, 4 * shape.group * shape.k_dim, 4 * shape.group * shape.v_dim
 
     def loop(
@@ -131,11 +125,9 @@ def _attend_loop(shape: Shape) -> Callable[..., bool]:
 
 
 def _fold_loop(shape: Shape) -> Callable[..., bool]:
-    fold, clear, shares = (inlined(BlockCode, shape, write) for write in (BlockCode.fold, BlockCode.clear, BlockCode.shares))
-    finish, work_floats = (
-        inlined(BlockCode, shape, functools.partial(BlockCode.finish, natural=True)),
-        shape.layout["end"] // 4 + 16,
-    )
+    written, work_floats = functools.partial(inlined, BlockCode, shape), shape.layout["end"] // 4 + 16
+    fold, clear, shares = map(written, (BlockCode.fold, BlockCode.clear, BlockCode.shares))
+    finish = written(functools.partial(BlockCode.finish, natural=True))
     group, acc_bytes = shape.group, 4 * shape.group * shape.v_dim
 
     def loop(m: Floats, total: Floats, acc: Floats, rows: Ids, starts: Ids, output: Floats, mass: Floats) -> bool:
