@@ -77,6 +77,10 @@ class Files:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
+    def rename(self, old: Path, new: Path) -> None:
+        """Give `old` the name `new`, in place of what has it."""
+        os.replace(old, new)
+
     def direct_works(self, path: Path) -> bool:
         """Whether `path` can be read around the page cache (O_DIRECT): not on tmpfs, nor on some network file systems."""
         page = aligned(PAGE_BYTES).data

@@ -140,10 +140,7 @@ class Folder:
         self.held_bytes[number] = self.files.size(fd)
         page = aligned(PAGE_BYTES)
         read_fully(self.files, fd, [page.data], 0)
-        try:
-            said = read_superblock(page.tobytes())
-        except StoreError as error:
-            raise StoreError(f"store {str(self.path)!r} cannot be used: {error}") from error
+        said = _understood(self.path, page.tobytes())
         if said is None or (said[0] == self.shape and said[1] != number):
             self.damaged.append(number)
             if not page.any():
@@ -154,6 +151,14 @@ class Folder:
             ours, theirs = asdict(self.shape), asdict(said[0])
             what = ", ".join(f"{name} is {theirs[name]!r}, not {ours[name]!r}" for name in ours if ours[name] != theirs[name])
             raise StoreError(f"store {str(self.path)!r} was made for something else: {what}; choose another directory")
+
+
+def _understood(path: Path, page: bytes) -> tuple[Shape, int] | None:
+    """`read_superblock`, with the store's name in the refusal."""
+    try:
+        return read_superblock(page)
+    except StoreError as error:
+        raise StoreError(f"store {str(path)!r} cannot be used: {error}") from error
 
 
 def slabs_in(path: Path) -> list[int]:
@@ -173,24 +178,28 @@ def shape_of(path: Path) -> Shape:
         raise StoreError(f"there is no store in {str(path)!r}: name the directory that was given as --store")
     for number in sorted(slabs_in(path)):
         with open(path / f"slab-{number:05}.kv", "rb") as slab:
-            said = read_superblock(slab.read(PAGE_BYTES))
+            said = _understood(path, slab.read(PAGE_BYTES))
         if said is not None:
             return said[0]
-    text = _indexed_shape(path / "index.sqlite")
-    if text is None:
-        raise StoreError(f"no file of store {str(path)!r} says what it is: all superblocks and the index are damaged")
-    return Shape(**json.loads(text))
+    try:
+        return Shape(**json.loads(_indexed_shape(path / "index.sqlite")))
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            f"no file of store {str(path)!r} says what it is, all superblocks and the index are damaged: open it by the run that "
+            f"made it, or remove it"
+        ) from error
 
 
-def _indexed_shape(path: Path) -> str | None:
+def _indexed_shape(path: Path) -> str:
+    """The shape as the index states it; empty if it does not."""
     import sqlite3
     from contextlib import closing
 
     if not path.exists():
-        return None
+        return ""
     try:
         with closing(sqlite3.connect(path)) as database:
             row = database.execute("select value from meta where name = 'shape'").fetchone()
     except sqlite3.Error:
-        return None
-    return row[0] if row else None
+        return ""
+    return str(row[0]) if row else ""

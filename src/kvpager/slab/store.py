@@ -13,7 +13,7 @@ from collections.abc import Collection
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from kvpager.slab.io import Pool, Ticket
 from kvpager.slab.record import U64, Shape, seeds_of
 from kvpager.slab.scan import Damage
 from kvpager.slab.table import Records
-from kvpager.slab.transfer import Reads, Writes
+from kvpager.slab.transfer import Reads, Request, Writes
 
 __all__ = ["SlabStore"]
 
@@ -94,7 +94,7 @@ class SlabStore:
         self._next_ticket = self._counter = 0
         self._epoch = self._new_epoch()
         self._open: dict[int, Ticket] = {}
-        self._asked: dict[int, _Request] = {}  # while the index is only a hint: to be read again if it misled
+        self._asked: dict[int, Request] = {}  # while the index is only a hint: to be read again if it misled
         self._answers: dict[int, NDArray[np.bool_]] = {}
         self._forgotten: set[int] = set()
         self._cut: dict[int, int] = {}  # keys forgotten while writes were under way, and the generation of that moment
@@ -110,12 +110,26 @@ class SlabStore:
     @property
     def used_bytes(self) -> int:
         """Payload of the records that are held."""
-        return self._contents.table.records * self.shape.payload_bytes
+        return self.records * self.shape.payload_bytes
 
     @property
     def disk_bytes(self) -> int:
         """Bytes of the slab files."""
         return len(self._contents.folder.fds) * self.shape.slab_bytes
+
+    @property
+    def records(self) -> int:
+        """Records that are held."""
+        return self._contents.table.records
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that are held, in at least one layer."""
+        return len(self._contents.table.keys())
+
+    def bytes_of(self, keys: U64) -> int:
+        """Payload that is held of the blocks `keys`."""
+        return self._contents.table.count(keys) * self.shape.payload_bytes
 
     def new_keys(self, count: int) -> U64:
         """Return uint64 [count] keys that no block of this store has had, nor will have after a crash.
@@ -187,10 +201,10 @@ class SlabStore:
         """
         self._check(memory)
         self._settle()
-        request = _Request(keys, layers, parts, memory, slots)
+        request = Request(keys, layers, parts, memory, slots)
         number = self._number()
         if self._contents.hinted:
-            self._asked[number] = _Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy())
+            self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy())
         return self._start(self._reads(number, request, np.arange(len(keys))))
 
     def poll(self) -> list[Answer]:
@@ -294,7 +308,7 @@ class SlabStore:
         self._pool.submit(ticket)
         return ticket.number
 
-    def _reads(self, number: int, request: _Request, units: NDArray[np.intp]) -> Reads:
+    def _reads(self, number: int, request: Request, units: NDArray[np.intp]) -> Reads:
         """A ticket for those of the request's `units` that are held."""
         keys, layers, parts = request.keys[units], request.layers[units], request.parts[units]
         places, generations, checksums = self._contents.table.find(keys, layers)
@@ -381,13 +395,3 @@ class SlabStore:
         while (epoch := secrets.randbelow((1 << 32) - 1) + 1) in taken:
             pass
         return epoch
-
-
-class _Request(NamedTuple):
-    """What was asked of `SlabStore.read`."""
-
-    keys: U64
-    layers: NDArray[np.int32]
-    parts: Ids
-    memory: NDArray[np.uint8]
-    slots: Ids

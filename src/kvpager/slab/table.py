@@ -104,6 +104,11 @@ class Table:
         """All keys, in no order."""
         return np.fromiter(self._rows, np.uint64, len(self._rows))
 
+    def count(self, keys: U64) -> int:
+        """Records of the blocks `keys`."""
+        rows = [row for key in set(keys.tolist()) if (row := self._rows.get(key)) is not None]
+        return int(np.count_nonzero(self._place[rows] >= 0))
+
     def all(self) -> Records:
         """All records, in order of place."""
         row, layer = np.nonzero(self._place >= 0)

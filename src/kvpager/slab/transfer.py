@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from kvpager.slab.files import PAGE_BYTES, Buffer, Files, aligned, read_fully, w
 from kvpager.slab.io import Ticket
 from kvpager.slab.record import U64, Shape, write_header
 
-__all__ = ["Disk", "Reads", "Writes"]
+__all__ = ["Disk", "Reads", "Request", "Writes"]
 
 MOST_RUN_BYTES = 1 << 20
 """Neighbouring records move together up to this; one record always does."""
@@ -91,6 +92,16 @@ class Disk:
         job = (behind - run_bytes) // job_bytes
         starts = np.concatenate([[0], np.flatnonzero(np.diff(job)) + 1, [len(job)]]).tolist()
         return list(pairwise(starts))
+
+
+class Request(NamedTuple):
+    """What was asked of `SlabStore.read`."""
+
+    keys: U64
+    layers: NDArray[np.int32]
+    parts: Ids
+    memory: NDArray[np.uint8]
+    slots: Ids
 
 
 class Reads(Ticket):
