@@ -26,8 +26,11 @@ def random_query(rng):
     return rng.normal(size=(HEADS, GROUP, DIM)).astype(np.float32)
 
 
-def made(name):
-    return SUMMARIES[name](LAYERS, HEADS, DIM, BLOCK)
+def made(name, compiled=True):
+    summary = SUMMARIES[name](LAYERS, HEADS, DIM, BLOCK)
+    assert summary.compiled
+    summary.compiled = compiled
+    return summary
 
 
 def softmax_mean(logits):
@@ -56,9 +59,10 @@ def slow_score(name, query, keys):
 
 @pytest.mark.parametrize("name", sorted(WIDE))
 @pytest.mark.parametrize("order", ["neighbours", "scattered"])
-def test_scores_are_the_formula(name, order):
+@pytest.mark.parametrize("compiled", [True, False])
+def test_scores_are_the_formula(name, order, compiled):
     rng = np.random.default_rng(3)
-    keys, query, summary = random_keys(rng, 40), random_query(rng), made(name)
+    keys, query, summary = random_keys(rng, 40), random_query(rng), made(name, compiled)
     summary.put(1, np.arange(40, dtype=np.int32), keys)
     asked = ids(*range(5, 30)) if order == "neighbours" else ids(*rng.permutation(40)[:20])
     scores = summary.score(1, query, asked)

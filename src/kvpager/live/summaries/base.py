@@ -177,6 +177,8 @@ class CodedSummary:
         if bits not in _KINDS or (bits == 4 and len(vectors) != 2):
             raise BadInput(f"key summaries of {bits} bits are not known: choose 32, 16 or 8, or 4 where there are two vectors")
         self.block_size, self.bytes_per_block = block_size, len(vectors) * k_dim * bits / 8
+        self.compiled = k_dim % 8 == 0
+        """Whether scores are computed by `live.kernels.score`; otherwise by numpy."""
         self.rows = Rows()
         self._bits, self._vectors, self._shape = bits, vectors, (kv_heads, k_dim)
         self._arrays = [
@@ -207,6 +209,11 @@ class CodedSummary:
         scaled: Floats = np.matmul(query * step[:, None], codes.astype(np.float32).transpose(0, 2, 1))
         scaled += np.matmul(query, low[:, :, None])
         return scaled
+
+    def stored(self, layer: int) -> tuple[tuple[NDArray[Any], ...], Any]:
+        """Return a layer's arrays and what their codes stand for, as `kvpager.live.kernels.score` takes them."""
+        codes = tuple((scale.low[layer], scale.step[layer]) for scale in self._scales.values())
+        return tuple(self._arrays[layer].values()), codes or None
 
     def drop(self, blocks: Ids) -> None:
         """Forget `blocks`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from kvpager.core import Ids
+from kvpager.live.kernels.score import score_means
 from kvpager.live.summaries.base import SUMMARIES, CodedSummary, Floats, group_mass
 
 __all__ = ["KeyMean"]
@@ -32,7 +33,11 @@ class KeyMean(CodedSummary):
             self.write(layer, blocks, {"means": keys.mean(2)})
 
     def score(self, layer: int, query: Floats, blocks: Ids) -> Floats:  # noqa: D102 - of the protocol
-        return group_mass(self.product(layer, "means", query, self.rows.of(blocks)))
+        rows = self.rows.of(blocks)
+        if self.compiled:
+            (means,), codes = self.stored(layer)
+            return score_means(query, means, rows, codes and codes[0])
+        return group_mass(self.product(layer, "means", query, rows))
 
 
 SUMMARIES.register("key_mean_int8")(partial(KeyMean, bits=8))
