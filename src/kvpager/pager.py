@@ -134,10 +134,9 @@ class Pager:
                 if len(bad):
                     again.append(self._move(bad, move.src, NVME, "backup"))
             else:
-                self.pages.flying[good] = self.pages.flying[bad] = False
+                self.pages.flying[good] = self.pages.flying[bad] = self.pages.early[bad] = False
                 self.pages.where[good] = HBM
                 self.pages.evictable[good] = True
-                self.pages.early[bad] = False
                 self.pools.add(bad, -1)
         return tuple(again)
 
@@ -172,9 +171,10 @@ class Pager:
         """Read all of `units` without a word to the policy, and keep none: a prefill's dense reading is no preference."""
         return self._judge(tick, units)
 
-    def unstage(self, round: int) -> None:
-        """End a round of `stream`: its staging slots are free again."""
-        self._rounds[round] = _NONE
+    def unstage(self, round: int) -> Ids:
+        """End a round of `stream`, and return the units whose staging slots are free again."""
+        staged, self._rounds[round] = self._rounds[round], _NONE
+        return staged
 
     def abandon(self, lost: Ids) -> None:
         """End a tick that cannot be finished: nothing stays staged, and `lost` units are known to have no copy left."""

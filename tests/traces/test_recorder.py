@@ -141,7 +141,7 @@ def test_full_disk_at_the_start_leaves_nothing(tmp_path, decoder_class, monkeypa
     def full(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(attention, "_sync", full)
+    monkeypatch.setattr(attention, "sync", full)
     with pytest.raises(StorageFull, match="0 complete steps"):
         record(decoder_class(), TOKENS, out=tmp_path / "t.zarr", steps=40)
     assert list(tmp_path.iterdir()) == []
@@ -151,7 +151,7 @@ def test_other_write_errors_are_not_called_a_full_disk(tmp_path, decoder_class, 
     def broken(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(attention, "_sync", broken)
+    monkeypatch.setattr(attention, "sync", broken)
     with pytest.raises(OSError, match=os.strerror(errno.EIO)) as caught:
         record(decoder_class(), TOKENS, out=tmp_path / "t.zarr", steps=40)
     assert not isinstance(caught.value, StorageFull)

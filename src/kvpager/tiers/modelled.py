@@ -53,10 +53,7 @@ class ModelledTier:
         """
         count = len(move.units)
         if move.dst == self.number:
-            top = int(move.units.max()) + 1
-            if top > len(self._held):
-                self._held = np.concatenate([self._held, np.zeros(max(top, 2 * len(self._held)) - len(self._held), np.bool_)])
-            self._held[move.units] = True
+            self.hold(move.units)
             self.written_units[move.why] = self.written_units.get(move.why, 0) + count
         elif move.src == self.number:
             if not self._held[move.units].all():
@@ -65,6 +62,13 @@ class ModelledTier:
         else:
             raise InvariantError(f"move {move.id} from tier {move.src} to {move.dst} does not concern tier {self.number}")
         self._answers.append(Done(move.id, np.ones(count, np.bool_), count * self.unit_bytes))
+
+    def hold(self, units: Ids) -> None:
+        """Hold `units` as if they had been written before anything was counted."""
+        top = int(units.max(initial=-1)) + 1
+        if top > len(self._held):
+            self._held = np.concatenate([self._held, np.zeros(max(top, 2 * len(self._held)) - len(self._held), np.bool_)])
+        self._held[units] = True
 
     def wait(self, moves: Sequence[int], deadline_s: float) -> list[Done]:
         """Return the answers to `moves`: all are there."""

@@ -9,8 +9,6 @@ would fill it in silently). A kill therefore loses at most the 16 steps that are
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,11 +21,11 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from kvpager.core import KVGeometry, LayerKV
 from kvpager.errors import StorageFull, TraceError
 from kvpager.traces.decoder import Observation
 from kvpager.traces.locality import SPLITS
 from kvpager.traces.recording import ABSOLUTE_EDGES, RELATIVE_BINS, SPECIALS, Header, Recording
+from kvpager.traces.store import check_target, geometry_of, open_recording, read_done, stop_when_full, sync, write_done
 
 __all__ = ["CHUNK_STEPS", "FORMAT", "VERSION", "AttentionWriter", "check_target", "read_recording"]
 
@@ -116,8 +114,8 @@ class AttentionWriter:
         padded[..., : prefill_mass.shape[-1]] = prefill_mass
         self._array("prefill_mass", padded.shape, padded.shape)[:] = padded
         for file in self.path.rglob("*"):
-            _sync(file)
-        self._set_done(0)
+            sync(file)
+        write_done(self.path, _DONE, 0)
 
     def _array(self, name: str, shape: tuple[int, ...], chunks: tuple[int, ...]) -> zarr.Array[Any]:
         return self._group.create_array(
@@ -132,48 +130,25 @@ class AttentionWriter:
             for name, rows in self._buffer.items():
                 array = _member(self._group, name)
                 array[first:after] = rows[: self._pending]
-                _sync(self.path / name / _chunk_key(array, first // CHUNK_STEPS))
-                _sync(self.path / name)
-            self._set_done(after)
+                sync(self.path / name / _chunk_key(array, first // CHUNK_STEPS))
+                sync(self.path / name)
+            write_done(self.path, _DONE, after)
         self.steps_done, self._pending = after, 0
-
-    def _set_done(self, steps: int) -> None:
-        draft = self.path / f"{_DONE}.new"
-        draft.write_text(f"{steps}\n", encoding="ascii")
-        _sync(draft)
-        draft.replace(self.path / _DONE)
-        _sync(self.path)
 
     @contextmanager
     def _space(self) -> Iterator[None]:
         try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
+            with stop_when_full(self._complaint):
+                yield
+        except StorageFull:
             self._full = True
-            full = StorageFull(
-                f"the disk is full: recording {str(self.path)!r} stops with {self.steps_done} complete steps"
-                f"{', which stay readable' if self.steps_done else ''}; free space or record to another disk"
-            )
-            full.errno = error.errno
-            raise full from error
+            raise
 
-
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """Raise `TraceError` if a recording cannot be created at `path`; nothing is changed."""
-    if not path.parent.is_dir():
-        raise TraceError(
-            f"recording {str(path)!r} cannot be created: there is no directory {str(path.parent)!r}; create it first"
+    def _complaint(self) -> str:
+        return (
+            f"the disk is full: recording {str(self.path)!r} stops with {self.steps_done} complete steps"
+            f"{', which stay readable' if self.steps_done else ''}; free space or record to another disk"
         )
-    if not os.access(path.parent, os.W_OK):
-        raise TraceError(f"recording {str(path)!r} cannot be created: {str(path.parent)!r} is not writable; choose another place")
-    if not os.path.lexists(path):
-        return
-    if not overwrite:
-        raise TraceError(f"recording {str(path)!r} exists already: choose another name, or allow it to be overwritten")
-    if not (path / _DONE).is_file():
-        raise TraceError(f"{str(path)!r} is not a recording, so it is not overwritten: choose another name")
 
 
 def read_recording(path: str | Path, *, steps: int | None = None) -> Recording:
@@ -197,7 +172,7 @@ def read_recording(path: str | Path, *, steps: int | None = None) -> Recording:
         If there is no such store, it is foreign, of a newer version, truncated or corrupt, or has fewer steps than asked.
     """
     path = Path(path)
-    group = _open(path)
+    group = open_recording(path, form=FORMAT, version=VERSION, maker="kvpager record")
     header = _header_from_json(path, group.attrs.get("header"))
     done = _steps_done(path)
     if steps is not None and not 1 <= steps <= done:
@@ -224,32 +199,8 @@ def _shapes(header: Header, steps: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _open(path: Path) -> zarr.Group:
-    if not path.is_dir():
-        raise TraceError(f"recording {str(path)!r} does not exist: 'kvpager record' makes one")
-    try:
-        group = zarr.open_group(path, mode="r")
-        attributes = dict(group.attrs)
-    except Exception as error:
-        raise TraceError(f"{str(path)!r} is not a Zarr group ({error}): give a directory that 'kvpager record' wrote") from error
-    if attributes.get("format") != FORMAT:
-        raise TraceError(f"{str(path)!r} is a Zarr store of another program: give a directory that 'kvpager record' wrote")
-    version = attributes.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise TraceError(
-            f"recording {str(path)!r} has format version {version}, but this kvpager reads up to {VERSION}: "
-            "update kvpager, or record anew"
-        )
-    return group
-
-
 def _steps_done(path: Path) -> int:
-    try:
-        done = int((path / _DONE).read_text(encoding="ascii"))
-    except (OSError, ValueError) as error:
-        raise TraceError(
-            f"recording {str(path)!r} is truncated: its file {_DONE!r} is missing or unreadable; record anew"
-        ) from error
+    done = read_done(path, _DONE)
     if done < 1:
         raise TraceError(f"recording {str(path)!r} has no complete step yet: wait for it, or record anew")
     return done
@@ -302,17 +253,7 @@ def _header_from_json(path: Path, document: object) -> Header:
     try:
         if not isinstance(document, Mapping):
             raise TypeError("no header")
-        geometry = dict(document["geometry"])
-        layers = tuple(LayerKV(**layer) for layer in geometry.pop("layers"))
-        fields = dict(document) | {"geometry": KVGeometry(layers=layers, **geometry), "layers": tuple(document["layers"])}
+        fields = dict(document) | {"geometry": geometry_of(document["geometry"]), "layers": tuple(document["layers"])}
         return Header(**fields)
     except (KeyError, TypeError, ValueError) as error:
         raise TraceError(f"recording {str(path)!r} has a damaged header ({error!r}): record anew") from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
