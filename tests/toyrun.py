@@ -54,9 +54,9 @@ class ToyRun:
 
     def __init__(
         self, seed, policy, hbm, pool="global", *, prefetcher=None, dram=0, staging=3, lanes=1, lockstep=True, slow=False,
-        faults=False, sink=None,
+        faults=False, forks=True, sink=None,
     ):  # fmt: skip
-        self.events, self.tally, self.sink = [], RunTally(), sink
+        self.events, self.tally, self.sink, self.forks = [], RunTally(), sink, forks
         self.table = LoggedTable(LAYERS, HEADS, BLOCK, UNIT_BYTES, sink=self.told)
         payload = (0, hbm * UNIT_BYTES, dram * UNIT_BYTES, 10**9)
         budget = Budget(payload, 0, staging * lanes * UNIT_BYTES, 2.5 * UNIT_BYTES)
@@ -149,7 +149,7 @@ class ToyRun:
         self.tokens[seq] = len(self.table.blocks(seq)) * BLOCK
 
     def fork(self):
-        if self.tokens and len(self.tokens) < MOST_SEQUENCES:
+        if self.tokens and self.forks and len(self.tokens) < MOST_SEQUENCES:
             seq = self.any_sequence()
             twin = self.table.fork(seq)
             self.tokens[twin] = self.tokens[seq]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,10 @@ from kvpager.units import parse_share, parse_tokens
 __all__ = ["demo", "ladder", "record", "replay", "report"]
 
 Trace = Annotated[Path, typer.Argument(help="An attention trace, from 'kvpager record'.", show_default=False)]
+Replayable = Annotated[
+    Path,
+    typer.Argument(help="An attention trace, from 'kvpager record', or a run, from 'generate --record'.", show_default=False),
+]
 SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see 'kvpager list selectors'.")]
 ClockOption = Annotated[
     str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")
@@ -92,7 +96,8 @@ def record(
 
 @app.command(epilog="Example: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%")
 def replay(
-    trace: Trace,
+    context: typer.Context,
+    trace: Replayable,
     policy: Annotated[
         str, typer.Option(help="Policies, comma-separated; 'ema+sink:16' pins a block; see 'kvpager list policies'.")
     ] = "blend",
@@ -110,17 +115,22 @@ def replay(
     jobs: Jobs = 0,
     json: Json = False,
 ) -> None:
-    """Replay policies on a recorded attention trace: what each would have hit, and what no policy can exceed."""
+    """Replay policies on a recorded attention trace or run: what each would have hit, and what no policy can exceed."""
     from kvpager.claims.uncalibrated import printed
     from kvpager.policies import make_policy
     from kvpager.replay.attention import capacity_units
     from kvpager.replay.provenance import describe_recording, provenance
     from kvpager.replay.row import Case
     from kvpager.replay.sweep import Source, load_stream, sweep
+    from kvpager.traces.run import RUN_FORMAT
+    from kvpager.traces.store import format_of
 
     names = _split(policy)
     for name in names:
         make_policy(name)
+    if format_of(trace) == RUN_FORMAT:
+        _replay_run(trace, {name: value for name, value in context.params.items() if _was_given(context, name)}, jobs, json)
+        return
     source = Source(trace, selector, clock, observe)
     stream = load_stream(source, granularity)
     sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in _split(capacity)]
@@ -134,23 +144,74 @@ def replay(
     ]
     with stage("replay") as bar:
         rows = sweep(source, cases, jobs=jobs, progress=bar)
-    used = [f"policy {re.split('[:+]', name)[0]}" for name in names] + (
-        [f"prefetcher {prefetch.split(':')[0]}"] if prefetch else []
-    )
     document = {
         **provenance(command_line(), seed),
         "trace": describe_recording(stream.recording, trace),
         "rows": rows,
-        "uncalibrated": printed(*used),
+        "uncalibrated": printed(*_used(names, prefetch)),
     }
+    _show_replay(document, json)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _replay_run(trace: Path, given: dict[str, Any], jobs: int, json: bool) -> None:
+    """Replay a live run with its own settings but for those that are given; "none" is no prefetcher, no tier 2."""
+    from kvpager.claims.uncalibrated import printed
+    from kvpager.replay.provenance import provenance
+    from kvpager.replay.runrow import RunAsk, describe_run, run_rows
+    from kvpager.traces.runstore import read_run
+
+    fixed = sorted(given.keys() & {"selector", "granularity", "clock", "observe"})
+    if fixed:
+        raise BadInput(
+            f"{str(trace)!r} is the recording of a run, whose {fixed[0]} was fixed when it ran: leave --{fixed[0]} out, "
+            "or record another run"
+        )
+    recording = read_run(trace)
+    kv_bytes = recording.units * recording.header.unit_bytes
+    names = _split(given["policy"]) if "policy" in given else [recording.header.policy]
+    sizes = [_size(text, recording.units, kv_bytes) for text in _split(given["capacity"])] if "capacity" in given else [None]
+    dram = given.get("dram")
+    share = 0.0 if dram == "none" else None if dram is None else _size(dram, recording.units, kv_bytes)
+    prefetch, seed = given.get("prefetch"), given.get("seed")
+    asks = [RunAsk(name, size, given.get("pool"), prefetch, share, seed) for size in sizes for name in names]
+    with stage("replay") as bar:
+        rows = run_rows(trace, asks, jobs=jobs, progress=bar)
+    document = {
+        **provenance(command_line(), recording.header.seed if seed is None else seed),
+        "trace": describe_run(recording, trace),
+        "rows": rows,
+        "uncalibrated": printed(*_used(names, None if prefetch == "none" else prefetch or recording.header.prefetcher)),
+    }
+    _show_replay(document, json)
+
+
+def _used(policies: list[str], prefetcher: str | None) -> list[str]:
+    """Plug-ins whose constants a replay takes over, by kind and name."""
+    return [f"policy {re.split('[:+]', name)[0]}" for name in policies] + (
+        [f"prefetcher {prefetcher.split(':')[0]}"] if prefetcher else []
+    )
+
+
+def _show_replay(document: dict[str, Any], json: bool) -> None:
     if json:
         print_json(document)
-    else:
-        from kvpager.report.text import print_context, print_rows
+        return
+    from kvpager.report.text import print_context, print_rows
 
-        print_rows(rows, screen())
-        print_context(rows[0], screen())
-        _print_uncalibrated(document["uncalibrated"])
+    rows = document["rows"]
+    print_rows(rows, screen())
+    print_context(rows[0], screen())
+    for row in rows:
+        if "log_parity" in row:
+            typer.echo(
+                f"log parity: {row['log_parity']['moves']} moves identical ({row['policy']}, {row['capacity_units']} units)"
+            )
+    _print_uncalibrated(document["uncalibrated"])
 
 
 def _print_uncalibrated(lines: list[str]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "COLUMNS",
     "KINDS",
     "OF_TABLE",
+    "RUN_FORMAT",
     "Event",
     "Packer",
     "RunHeader",
@@ -28,6 +29,9 @@ __all__ = [
     "call_table",
     "unpack",
 ]
+
+RUN_FORMAT = "kvpager-run"
+"""By which a store says that it is a run recording."""
 
 OF_TABLE = ("new_sequence", "open", "open_many", "confirm", "fork", "truncate", "free")
 _OF_DRIVER = (

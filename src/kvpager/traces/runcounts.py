@@ -35,9 +35,9 @@ class RunCounts:
         The same, counting each unit of a demand once; units that were asked for while a prefetch was in flight.
     served, streamed : list of int
         Accesses by tier, `RECOMPUTE` and `FIRST_TOUCH` (law 1); units of a prefill's dense reading, by the same.
-    loads, kept, evictions, demotions, dram_drops, backups, prefetched : int
-        Units read for a demand or a stream; of these and of admitted ones, kept; that left HBM for others; that went to tier 2;
-        that left it; written to the backing store; read ahead.
+    loads, stream_loads, kept, evictions, demotions, dram_drops, backups, prefetched : int
+        Units read for a demand or a stream; of these, for a stream; of loaded and admitted ones, kept; that left HBM for others;
+        that went to tier 2; that left it; written to the backing store; read ahead.
     moves : int
         Moves of all kinds.
     read_mass, read_mass_in_hbm : float
@@ -58,6 +58,7 @@ class RunCounts:
     served: list[int] = field(default_factory=lambda: [0] * len(TIER_NAMES))
     streamed: list[int] = field(default_factory=lambda: [0] * len(TIER_NAMES))
     loads: int = 0
+    stream_loads: int = 0
     kept: int = 0
     evictions: int = 0
     demotions: int = 0
@@ -91,6 +92,7 @@ class RunTally:
         self.counts.calls += 1
         for move in event.moves:
             self._moved(move, len(move.units))
+            self.counts.stream_loads += len(move.units) * (event.kind == "stream" and move.why == "demand")
         if event.grant is None:
             return
         if event.kind == "stream":

@@ -23,7 +23,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from kvpager.core import Budget
 from kvpager.errors import StorageFull, TraceError
-from kvpager.traces.run import COLUMNS, Event, Packer, RunHeader, RunRecording, unpack
+from kvpager.traces.run import COLUMNS, RUN_FORMAT, Event, Packer, RunHeader, RunRecording, unpack
 from kvpager.traces.store import (
     check_target,
     geometry_of,
@@ -35,9 +35,9 @@ from kvpager.traces.store import (
     write_whole,
 )
 
-__all__ = ["RUN_FORMAT", "RUN_VERSION", "SEGMENT_NUMBERS", "RunWriter", "read_run"]
+__all__ = ["RUN_VERSION", "SEGMENT_NUMBERS", "RunWriter", "read_run"]
 
-RUN_FORMAT, RUN_VERSION = "kvpager-run", 1
+RUN_VERSION = 1
 SEGMENT_NUMBERS = 1 << 20
 """Numbers that make a segment: 4 MiB of memory."""
 
