@@ -50,6 +50,11 @@ class Counts:
         self.prefill += np.bincount(grant.tier, minlength=6)
 
     @property
+    def read_mass(self) -> float | None:
+        """Share of the attention mass on what selective steps read, mean over the probes; None without one."""
+        return self.mass_read / self.mass_probes if self.mass_probes else None
+
+    @property
     def block_hit_ratio(self) -> float | None:
         """Accesses served by HBM over all accesses of steps; None before the first."""
         total = int(self.served.sum())

@@ -53,10 +53,16 @@ class Batch:
         Chooses what a step of one token reads; None reads everything: exact attention.
     name : str
         For errors: the session.
+
+    Attributes
+    ----------
+    measure_every : int
+        Every so many steps a selective step reads everything else too, to know the mass of what it read; 0 = never.
     """
 
     def __init__(self, store: TieredStore, selector: Selector | None = None, name: str = "") -> None:
         self.store, self.selector, self.name = store, selector, name
+        self.measure_every = 0
         self.rows: list[Row] = []
         self._call: _Call | None = None
 
@@ -143,16 +149,9 @@ class Batch:
             raise InvariantError(f"a call of {rows} rows over a cache of {len(self.rows)}: select or repeat its rows first")
         tick = Tick(store.next_step(), 0)
         store.driver.begin(tick)
-        full = np.concatenate([row.bases[row.sealed : row.tokens // size] for row in self.rows])
-        full = full[~table.sealed[full]]
-        if len(full):
-            units = table.whole(full)
-            table.seal(units)
-            store.driver.seal(tick, units)
-            store.summarise(full)
+        self.seal(tick)
         opened, admitted = [], []
         for row, count in zip(self.rows, new, strict=True):
-            row.sealed = row.tokens // size
             first, last = len(row.bases), -(-(row.tokens + count) // size)
             whole = max((row.tokens + count) // size, first) if max(new) > FEW_TOKENS else first
             if whole > first:
@@ -162,6 +161,20 @@ class Batch:
             admitted.append(slice(first, whole))
             opened.append(slice(whole, last))
         return _Call(tick.step, new, opened, admitted)
+
+    def seal(self, tick: Tick) -> None:
+        """Seal the rows' full blocks, and issue their backups."""
+        store, table = self.store, self.store.table
+        full = [row.bases[row.sealed : row.tokens // table.block_size] for row in self.rows]
+        bases = np.concatenate(full) if full else np.empty(0, np.int32)
+        bases = bases[~table.sealed[bases]]
+        if len(bases):
+            units = table.whole(bases)
+            table.seal(units)
+            store.driver.seal(tick, units)
+            store.summarise(bases)
+        for row in self.rows:
+            row.sealed = row.tokens // table.block_size
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────
 
@@ -190,6 +203,21 @@ class Batch:
         store.counts.asked(grant, step.asks)
         for (number, position), found in zip(places, step.outputs, strict=True):
             output[number, :, position] = torch.from_numpy(found)
+        if self.measure_every and alone and self.selector is not None and tick.step % self.measure_every == 0:
+            for item in items:
+                self._probe(tick, item, softcap)
+
+    def _probe(self, tick: Tick, item: Item, softcap: float) -> None:
+        """Read all that `item` left out as well, to know the share of the attention mass on what it read."""
+        store, row = self.store, self.rows[item.row]
+        everything = np.ones((store.layout.kv_heads, row.sealed), np.bool_)
+        whole = make_item(store.table, tick.layer, item.row, item.query, row.bases, everything, row.tokens + 1)
+        step = LayerStep(store.kernel, store.memory, store.memory.arena.memory, store.table, store.layout.v_dim, [whole], softcap)
+        store.driver.stream(tick, step.demand, step.attend)
+        step.finish()
+        units, mass = step.mass()
+        store.counts.mass_read += float(mass[np.isin(units, item.units)].sum(dtype=np.float64)) / store.layout.kv_heads
+        store.counts.mass_probes += 1
 
     def _choose(self, tick: Tick, row: Row, query: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Which complete blocks a query reads, bool [kv_heads, blocks]."""

@@ -15,7 +15,7 @@ from kvpager.live.rows import Row
 if TYPE_CHECKING:
     from kvpager.live.store import TieredStore
 
-__all__ = ["crop", "end", "rearrange"]
+__all__ = ["crop", "end", "open_blocks", "rearrange"]
 
 
 def rearrange(store: TieredStore, rows: list[Row], parents: Sequence[int]) -> list[Row]:
@@ -23,24 +23,25 @@ def rearrange(store: TieredStore, rows: list[Row], parents: Sequence[int]) -> li
 
     A child shares its parent's sealed blocks and owns a copy of its open one; the first child is the parent itself.
     """
-    table = store.table
     end(store, [row for number, row in enumerate(rows) if number not in set(parents)])
-    taken: set[int] = set()
-    children, old, new = [], [], []
-    for parent in parents:
-        row = rows[parent]
-        if parent in taken:
-            twin = Row(table.fork(row.sequence), row.tokens, row.sealed, previous=dict(row.previous))
-            twin.refresh(table)
-            copied = twin.bases != row.bases
-            old.append(row.bases[copied])
-            new.append(twin.bases[copied])
-            row = twin
-        taken.add(parent)
-        children.append(row)
-    if old:
+    again = [number for number, parent in enumerate(parents) if parent in parents[:number]]
+    twins = iter(fork(store, [rows[parents[number]] for number in again]))
+    return [next(twins) if number in again else rows[parent] for number, parent in enumerate(parents)]
+
+
+def fork(store: TieredStore, rows: Sequence[Row]) -> list[Row]:
+    """Return rows that go on from `rows` on their own: they share the sealed blocks, and copy the open ones."""
+    table, twins, old, new = store.table, [], [], []
+    for row in rows:
+        twin = Row(table.fork(row.sequence), row.tokens, row.sealed, previous=dict(row.previous))
+        twin.refresh(table)
+        copied = twin.bases != row.bases
+        old.append(row.bases[copied])
+        new.append(twin.bases[copied])
+        twins.append(twin)
+    if twins:
         _copy_open(store, np.concatenate(old), np.concatenate(new))
-    return children
+    return twins
 
 
 def crop(store: TieredStore, rows: list[Row], tokens: int) -> None:
@@ -67,7 +68,7 @@ def crop(store: TieredStore, rows: list[Row], tokens: int) -> None:
         row.previous = {layer: mask[:, : row.sealed] for layer, mask in row.previous.items()}
         row.refresh(table)
         if content is not None:
-            slots = _open(store, row.bases[cut : cut + 1])
+            slots = open_blocks(store, row.bases[cut : cut + 1])
             store.memory.arena.memory[slots] = content
 
 
@@ -81,7 +82,7 @@ def _now(store: TieredStore) -> Tick:
     return Tick(store.step, store.layout.layers - 1)
 
 
-def _open(store: TieredStore, bases: Ids) -> Ids:
+def open_blocks(store: TieredStore, bases: Ids) -> Ids:
     """Open blocks in HBM, layer by layer as a forward call does; return the slots of all their units, ascending by unit."""
     for layer in range(store.layout.layers):
         store.driver.append(Tick(store.step, layer), store.table.at_layer(bases, layer))
@@ -90,7 +91,7 @@ def _open(store: TieredStore, bases: Ids) -> Ids:
 
 def _copy_open(store: TieredStore, old: Ids, new: Ids) -> None:
     memory = store.memory.arena.memory
-    slots = _open(store, new)
+    slots = open_blocks(store, new)
     memory[slots] = memory[store.memory.slots(store.table.whole(old))]
 
 

@@ -11,7 +11,7 @@ from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Cache, CacheLay
 
 from kvpager.errors import BadInput, InvariantError, ModelError
 from kvpager.live.engine import Batch
-from kvpager.live.reshape import crop, end, rearrange
+from kvpager.live.reshape import crop, end, fork, rearrange
 from kvpager.live.store import TieredStore
 from kvpager.live.transformers.attending import ATTENTION, TAG
 
@@ -113,6 +113,7 @@ class TieredCache(Cache):
             for kind, option in zip(kinds, options, strict=True)
         ]
         super().__init__(layers=layers)
+        self.model = model
         self.store, self.batch = store, Batch(store, store.selector if selective else None, name)
         self.tokens = 0
         self._others = [layer for layer in layers if not isinstance(layer, TieredLayer)]
@@ -227,6 +228,20 @@ class TieredCache(Cache):
         for layer in self._others:
             layer.reset()
 
+    def fork(self) -> TieredCache:
+        """Return a cache that goes on from here on its own, and shares all sealed blocks."""
+        self.rollback()
+        twin = TieredCache(self.model, self.store, selective=self.batch.selector is not None, name=self.batch.name)
+        twin.batch.rows[:] = fork(self.store, self.batch.rows)
+        twin.tokens = self.tokens
+        for layer, other in zip(twin._others, self._others, strict=True):
+            vars(layer).update({name: _copied(value) for name, value in vars(other).items()})
+        return twin
+
     def _rearrange(self, parents: Sequence[int]) -> None:
         self.rollback()
         self.batch.rows[:] = rearrange(self.store, self.batch.rows, parents)
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
