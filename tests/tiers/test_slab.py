@@ -91,7 +91,7 @@ def test_answers_are_in_the_order_of_the_units(setup):
     one = setup()
     one.backup(one.units[:8])
     # Damage block 0, layer 1, head 0 on disk: unit 2.
-    place = int(one.store._contents.table.find(one.tier.keys_of(np.zeros(1, np.int32)), np.ones(1, np.int32))[0][0])
+    place = int(one.store._contents.table.find(one.tier.keys_of(np.zeros(1, np.int32)), np.ones(1, np.int32))[0])
     with open(one.store._contents.folder.path / "slab-00000.kv", "r+b") as slab:
         slab.seek(one.store.shape.place_offset(place) + 4096 + 7)
         byte = slab.read(1)[0]

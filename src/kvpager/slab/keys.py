@@ -52,6 +52,13 @@ class BlockKeys:
         self._keys[gone] = 0
         return keys
 
+    def disown(self, keys: U64) -> U64:
+        """Borrow `keys` no longer: the records of blocks that are here go with them; return the keys of the rest."""
+        here = np.isin(self._keys, keys)
+        self._borrowed[here] = False
+        gone: U64 = keys[~np.isin(keys, self._keys[here])]
+        return gone
+
     def _reach(self, blocks: Ids) -> None:
         """Make room for the highest of `blocks`."""
         more = int(blocks.max(initial=-1)) + 1 - len(self._keys)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,7 @@ _HEADER = np.dtype(
      ("payload_bytes", "<u8"), ("store", "<u8"), ("parts", "<u4"), ("spare", "<u4")]
 )  # fmt: skip
 _END = PAGE_BYTES - 8  # where a page's own checksum stands
+_ZEROS = bytes(PAGE_BYTES)
 MOST_PARTS = (_END - _HEADER.itemsize) // 8
 
 
@@ -156,14 +158,18 @@ def read_superblock(page: bytes) -> tuple[Shape, int] | None:
 
 
 def write_header(
-    page: NDArray[np.uint8], identity: int, key: int, layer: int, generation: int, sums: list[int], payload: int
+    page: memoryview, identity: int, key: int, layer: int, generation: int, sums: list[int], payload_bytes: int
 ) -> None:
-    """Fill the uint8 [4096] `page` with a record's header; `sums` are its parts' checksums."""
-    page[: _HEADER.itemsize].view(_HEADER)[0] = (_RECORD, FORMAT, layer, key, generation, payload, identity, len(sums), 0)
-    end = _HEADER.itemsize + 8 * len(sums)
-    page[_HEADER.itemsize : end].view("<u8")[:] = sums
-    page[end:_END] = 0
-    page[_END:].view("<u8")[0] = xxh3_64_intdigest(page[:_END].data)
+    """Fill the 4,096 bytes of `page` with a record's header; `sums` are its parts' checksums."""
+    form = _header_form(len(sums))
+    form.pack_into(page, 0, _RECORD, FORMAT, layer, key, generation, payload_bytes, identity, len(sums), 0, *sums)
+    page[form.size : _END] = _ZEROS[form.size : _END]
+    page[_END:] = xxh3_64_intdigest(page[:_END]).to_bytes(8, "little")
+
+
+@cache
+def _header_form(parts: int) -> struct.Struct:
+    return struct.Struct(f"<8sIiQQQQII{parts}Q")
 
 
 def read_headers(pages: NDArray[np.uint8], shape: Shape, identity: int) -> Headers:
@@ -183,10 +189,9 @@ def read_headers(pages: NDArray[np.uint8], shape: Shape, identity: int) -> Heade
     return Headers(good, ~good & ~empty, fields["key"], fields["layer"], fields["generation"], sums)
 
 
-def seeds_of(keys: U64, layers: NDArray[np.int32], generations: U64, parts: NDArray[np.int32]) -> U64:
-    """Seed of each part's checksum: a mix of all that says which part it is. Shapes broadcast."""
-    with np.errstate(over="ignore"):
-        return mixed(mixed(mixed(mixed(keys) + layers.astype(np.uint64)) + generations) + parts.astype(np.uint64))
+def seeds_of(keys: U64, layers: NDArray[np.int32], generations: U64) -> U64:
+    """Return each record's seed: a mix of all that says which record it is. A part's seed is that plus the part's number."""
+    return mixed(mixed(keys) + layers.astype(np.uint64) + mixed(generations))
 
 
 def mixed(values: U64) -> U64:

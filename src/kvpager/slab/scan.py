@@ -86,7 +86,7 @@ def _verify(disk: Disk, records: Records, where_of: Callable[[int], str]) -> lis
     shape = disk.shape
     found = []
     room = aligned(shape.record_bytes)
-    parts = np.arange(shape.parts, dtype=np.int32)
+    seeds = seeds_of(records.key, records.layer, records.generation)
     for number, place in enumerate(records.place.tolist()):
         key, layer = int(records.key[number]), int(records.layer[number])
         slab, where = place // shape.places, where_of(place)
@@ -101,9 +101,10 @@ def _verify(disk: Disk, records: Records, where_of: Callable[[int], str]) -> lis
         true = (key, layer, int(records.generation[number]), records.checksums[number].tolist())
         if not header.good[0] or said != true:
             found.append(Damage(where, "header", key, layer, place))
-        seeds = seeds_of(records.key[number], records.layer[number], records.generation[number], parts)
+        seed = int(seeds[number])
         payload = room.data[PAGE_BYTES : PAGE_BYTES + shape.payload_bytes]
-        for part, (seed, checksum) in enumerate(zip(seeds.tolist(), true[3], strict=True)):
-            if xxh3_64_intdigest(payload[part * shape.part_bytes : (part + 1) * shape.part_bytes], seed) != checksum:
+        for part, checksum in enumerate(true[3]):
+            bytes_of_part = payload[part * shape.part_bytes : (part + 1) * shape.part_bytes]
+            if xxh3_64_intdigest(bytes_of_part, (seed + part) % 2**64) != checksum:
                 found.append(Damage(where, f"part {part}", key, layer, place))
     return found

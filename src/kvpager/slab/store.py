@@ -23,7 +23,7 @@ from kvpager.errors import InvariantError, StorageFull, StoreError, TierBusy
 from kvpager.slab.contents import Contents, Stats
 from kvpager.slab.files import Files
 from kvpager.slab.io import Pool, Ticket
-from kvpager.slab.record import U64, Shape, seeds_of
+from kvpager.slab.record import U64, Shape
 from kvpager.slab.scan import Damage
 from kvpager.slab.table import Records
 from kvpager.slab.transfer import Reads, Request, Writes
@@ -180,10 +180,7 @@ class SlabStore:
         generation = self._contents.generation = self._contents.generation + 1
         if self._contents.hinted:
             self._forgotten.difference_update(keys.tolist())
-        parts = np.arange(self.shape.parts, dtype=np.int32)
-        seeds = seeds_of(keys[:, None], layers[:, None], np.array(generation, np.uint64), parts)
-        ticket = Writes(self._number(), self._disk, memory, slots, keys.copy(), layers.copy(), places, generation, seeds)
-        return self._start(ticket)
+        return self._start(Writes(self._number(), self._disk, memory, slots, keys.copy(), layers.copy(), places, generation))
 
     def read(self, keys: U64, layers: NDArray[np.int32], parts: Ids, memory: NDArray[np.uint8], slots: Ids) -> int:
         """Start to read units into slots, and return the ticket. A unit that is answered with False may hold anything.
@@ -205,7 +202,7 @@ class SlabStore:
         number = self._number()
         if self._contents.hinted:
             self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy())
-        return self._start(self._reads(number, request, np.arange(len(keys))))
+        return self._start(self._reads(number, request, None))
 
     def poll(self) -> list[Answer]:
         """Return the answers that have come in: ticket, and whether each record or unit is good."""
@@ -246,7 +243,7 @@ class SlabStore:
     def holds(self, keys: U64, layers: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether the records (key, layer) are acknowledged and not forgotten, bool [records]."""
         self._settle()
-        return self._contents.table.find(keys, layers)[0] >= 0
+        return self._contents.table.find(keys, layers) >= 0
 
     def keep_only(self, keys: U64) -> int:
         """Forget all blocks but `keys`, delete slabs that are empty then, and return the bytes of the records that went."""
@@ -308,15 +305,17 @@ class SlabStore:
         self._pool.submit(ticket)
         return ticket.number
 
-    def _reads(self, number: int, request: Request, units: NDArray[np.intp]) -> Reads:
-        """A ticket for those of the request's `units` that are held."""
-        keys, layers, parts = request.keys[units], request.layers[units], request.parts[units]
-        places, generations, checksums = self._contents.table.find(keys, layers)
-        held = np.flatnonzero(places >= 0)
-        keys, layers, parts, places, units = keys[held], layers[held], parts[held], places[held], units[held]
-        seeds, sums = seeds_of(keys, layers, generations[held], parts), checksums[held, parts]
-        slots = request.slots[units]
-        return Reads(number, len(request.keys), self._disk, request.memory, units, slots, places, parts, seeds, sums)
+    def _reads(self, number: int, request: Request, units: NDArray[np.intp] | None) -> Reads:
+        """A ticket for those of the request's `units`, or of all, that are held."""
+        some = request if units is None else request.some(units)
+        places, seeds, sums = self._contents.table.find_units(some.keys, some.layers, some.parts)
+        if places.min(initial=0) < 0:
+            held = np.flatnonzero(places >= 0)
+            units = held if units is None else units[held]
+            some, places, seeds, sums = some.some(held), places[held], seeds[held], sums[held]
+        elif units is None:
+            units = np.arange(len(places))
+        return Reads(number, len(request.keys), self._disk, some, units, places, seeds, sums)
 
     def _settle(self) -> None:
         """Take in what has finished."""

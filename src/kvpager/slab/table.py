@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.slab.record import U64, mixed
+from kvpager.core import Ids
+from kvpager.slab.record import U64, mixed, seeds_of
 
 __all__ = ["Records", "Table"]
 
@@ -55,15 +56,23 @@ class Table:
         self._key = np.zeros(0, np.uint64)
         self._place = np.zeros((0, layers), np.int64)
         self._generation = np.zeros((0, layers), np.uint64)
+        self._seed = np.zeros((0, layers), np.uint64)
         self._checksums = np.zeros((0, layers, parts), np.uint64)
 
-    def find(self, keys: U64, layers: NDArray[np.int32]) -> tuple[Places, U64, U64]:
-        """Return place (-1: none), generation and checksums [n, parts] of each (key, layer)."""
+    def find(self, keys: U64, layers: NDArray[np.int32]) -> Places:
+        """Return the place of each record (key, layer); -1: none."""
+        rows = np.fromiter(map(self._rows.get, keys.tolist(), repeat(-1)), np.int64, len(keys))
+        return np.where(rows >= 0, self._place[rows, layers], -1) if len(self._key) else rows
+
+    def find_units(self, keys: U64, layers: NDArray[np.int32], parts: Ids) -> tuple[Places, U64, U64]:
+        """Return the place of each unit's record (-1: none), and the seed and the value of the unit's checksum."""
         rows = np.fromiter(map(self._rows.get, keys.tolist(), repeat(-1)), np.int64, len(keys))
         if not len(self._key):
-            return np.full(len(keys), -1), np.zeros(len(keys), np.uint64), np.zeros((len(keys), self.parts), np.uint64)
-        places = np.where(rows >= 0, self._place[rows, layers], -1)
-        return places, self._generation[rows, layers], self._checksums[rows, layers]
+            return rows, np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.uint64)
+        at = rows * self.layers + layers
+        places = self._place.ravel()[at]
+        places[rows < 0] = -1
+        return places, self._seed.ravel()[at] + parts.astype(np.uint64), self._checksums.ravel()[at * self.parts + parts]
 
     def put(self, records: Records) -> Places:
         """Take records in; return the places of those that they replace.
@@ -71,6 +80,7 @@ class Table:
         Of two for the same (key, layer) the higher generation stays; the place of the other one is returned.
         """
         lost: list[int] = []
+        seeds = seeds_of(records.key, records.layer, records.generation)
         for number, (key, layer) in enumerate(zip(records.key.tolist(), records.layer.tolist(), strict=True)):
             row = self._rows.get(key)
             if row is None:
@@ -87,6 +97,7 @@ class Table:
                 self.records += 1
             self._place[row, layer] = place
             self._generation[row, layer] = records.generation[number]
+            self._seed[row, layer] = seeds[number]
             self._checksums[row, layer] = records.checksums[number]
         return np.array(lost, np.int64)
 
@@ -124,6 +135,7 @@ class Table:
             self._key = np.concatenate([self._key, np.zeros(room, np.uint64)])
             self._place = np.concatenate([self._place, np.full((room, self.layers), -1)])
             self._generation = np.concatenate([self._generation, np.zeros((room, self.layers), np.uint64)])
+            self._seed = np.concatenate([self._seed, np.zeros((room, self.layers), np.uint64)])
             self._checksums = np.concatenate([self._checksums, np.zeros((room, self.layers, self.parts), np.uint64)])
             self._spare = list(range(used + room - 1, used - 1, -1))
         row = self._spare.pop()

@@ -8,7 +8,6 @@ than a copy, and because O_DIRECT moves whole pages.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 from kvpager.core import Ids
 from kvpager.slab.files import PAGE_BYTES, Buffer, Files, aligned, read_fully, write_fully
 from kvpager.slab.io import Ticket
-from kvpager.slab.record import U64, Shape, write_header
+from kvpager.slab.record import U64, Shape, seeds_of, write_header
 
 __all__ = ["Disk", "Reads", "Request", "Writes"]
 
@@ -54,6 +53,8 @@ class Disk:
         Whether they are open with O_DIRECT.
     identity : int
         Of the shape.
+    parts, part_bytes, payload_bytes, record_bytes, slab_bytes, places : int
+        Of the shape.
     run_bytes : int
         Longest run.
     scratch_bytes : int
@@ -64,14 +65,11 @@ class Disk:
         self.files, self.shape, self.threads, self.identity = files, shape, threads, shape.identity
         self.fds: Mapping[int, int] = {}
         self.direct = True
+        self.parts, self.part_bytes, self.payload_bytes = shape.parts, shape.part_bytes, shape.payload_bytes
+        self.record_bytes, self.slab_bytes, self.places = shape.record_bytes, shape.slab_bytes, shape.places
+        self._rest = self.slab_bytes - self.places * self.record_bytes  # of a slab, beside its places
         self.run_bytes = max(MOST_RUN_BYTES // shape.record_bytes, 1) * shape.record_bytes
         self.scratch_bytes = self.run_bytes + shape.part_bytes + MOST_GAP_BYTES + 2 * PAGE_BYTES
-
-    def address(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where places begin, if the slabs stood one behind the other."""
-        slab, slot = np.divmod(places, self.shape.places)
-        address: NDArray[np.int64] = slab * self.shape.slab_bytes + PAGE_BYTES + slot * self.shape.record_bytes
-        return address
 
     def wipe(self, places: Collection[int]) -> None:
         """Overwrite the headers in `places` with zeros."""
@@ -83,15 +81,16 @@ class Disk:
         """Whether parts can go straight between the disk and the slots of `memory`."""
         return not self.direct or (self.shape.part_bytes % PAGE_BYTES == 0 and memory.ctypes.data % PAGE_BYTES == 0)
 
-    def cut(self, run_bytes: NDArray[np.int64]) -> list[tuple[int, int]]:
+    def cut(self, run_bytes: list[int]) -> list[tuple[int, int]]:
         """Share runs out among jobs; return each job's first run and the one behind its last."""
-        if not len(run_bytes):
-            return []
-        behind = np.cumsum(run_bytes)
-        job_bytes = min(max(int(behind[-1]) // self.threads, LEAST_JOB_BYTES), MOST_RUN_BYTES)
-        job = (behind - run_bytes) // job_bytes
-        starts = np.concatenate([[0], np.flatnonzero(np.diff(job)) + 1, [len(job)]]).tolist()
-        return list(pairwise(starts))
+        job_bytes = min(max(sum(run_bytes) // self.threads, LEAST_JOB_BYTES), MOST_RUN_BYTES)
+        jobs, first, length = [], 0, 0
+        for number, more in enumerate(run_bytes, 1):
+            length += more
+            if length >= job_bytes:
+                jobs.append((first, number))
+                first, length = number, 0
+        return jobs if first == len(run_bytes) else [*jobs, (first, len(run_bytes))]
 
 
 class Request(NamedTuple):
@@ -103,6 +102,10 @@ class Request(NamedTuple):
     memory: NDArray[np.uint8]
     slots: Ids
 
+    def some(self, units: NDArray[np.intp]) -> Request:
+        """The request for some of its units."""
+        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units])
+
 
 class Reads(Ticket):
     """A request to read units.
@@ -113,18 +116,14 @@ class Reads(Ticket):
         See `Ticket`.
     disk : Disk
         Where from.
-    memory : uint8 [slots, part_bytes]
-        Where to.
+    request : Request
+        The units that are held.
     units : intp
-        Positions among the answers of the units to be read.
-    slots : int32
-        Where in `memory`, for each of `units`; so are the following.
+        Their positions among the answers.
     places : int64
-        Places of their records.
-    parts : int32
-        Which part of the record.
+        Of their records.
     seeds, checksums : uint64
-        What a part must add up to.
+        What each must add up to.
 
     Attributes
     ----------
@@ -135,41 +134,45 @@ class Reads(Ticket):
     urgent = True
 
     def __init__(
-        self, number: int, answers: int, disk: Disk, memory: NDArray[np.uint8], units: NDArray[np.intp], slots: Ids,
-        places: NDArray[np.int64], parts: Ids, seeds: U64, checksums: U64,
+        self, number: int, answers: int, disk: Disk, request: Request, units: NDArray[np.intp],
+        places: NDArray[np.int64], seeds: U64, checksums: U64,
     ) -> None:  # fmt: skip
         super().__init__(number, answers)
         self.held = units
-        self._disk, self._flat = disk, memory.data.cast("B")
-        length = disk.shape.part_bytes
-        address = disk.address(places) + PAGE_BYTES + parts.astype(np.int64) * length
-        order = np.argsort(address, kind="stable")
-        self._units, slots, address, places = units[order], slots[order], address[order], places[order]
-        gap = np.diff(address) - length
+        self._disk, self._flat = disk, request.memory.data.cast("B")
+        length, slabs = disk.part_bytes, places // disk.places
+        inside = (places - slabs * disk.places) * disk.record_bytes + 2 * PAGE_BYTES + request.parts * np.int64(length)
+        order = np.argsort(slabs * disk.slab_bytes + inside, kind="stable")
+        self._units, slots, inside, slabs = units[order], request.slots[order], inside[order], slabs[order]
+        gap = inside[1:] - inside[:-1]
+        gap -= length
         new = np.ones(len(order), np.bool_)
-        new[1:] = (gap < 0) | (gap > MOST_GAP_BYTES) | (np.diff(places // disk.shape.places) != 0)
-        begin = np.maximum.accumulate(np.where(new, address, 0)) if len(new) else address
-        new[1:] |= np.diff((address - begin) // disk.run_bytes) != 0
-        piece = new.copy()
-        piece[1:] |= (gap != 0) | (np.diff(slots) != 1)
-        first = np.flatnonzero(new)
-        last = np.concatenate([first[1:], [len(new)]]) - 1 if len(new) else first
-        spans = address[last] + length - address[first]
-        pieces = np.add.reduceat(piece.astype(np.int64), first) if len(new) else first
-        straight = (spans >= pieces * LEAST_PIECE_BYTES) & (2 * pieces <= MOST_PIECES) & disk.whole_pages(memory)
-        slab, inside = np.divmod(address, disk.shape.slab_bytes)
-        self._inside, self._slots, self._piece = inside.tolist(), slots.tolist(), piece.tolist()
+        new[1:] = (gap < 0) | (gap > MOST_GAP_BYTES) | (slabs[1:] != slabs[:-1])
+        if len(new):
+            begin = np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+            number_in_run = (inside - inside[begin]) // disk.run_bytes
+            new[1:] |= number_in_run[1:] != number_in_run[:-1]
+        joins = (gap == 0) & (slots[1:] == slots[:-1] + 1)
+        joins &= ~new[1:]
+        self._inside, self._slots = inside.tolist(), slots.tolist()
+        self._piece = [True, *(~joins).tolist()]
         self._seeds, self._sums = seeds[order].tolist(), checksums[order].tolist()
-        self._runs = list(zip(first.tolist(), (last + 1).tolist(), slab[first].tolist(), straight.tolist(), strict=True))
-        self._cuts = disk.cut(spans)
+        first = np.flatnonzero(new)
+        starts = first.tolist()
+        self._runs = list(zip(starts, [*starts, len(order)][1:], slabs[first].tolist(), strict=True))
+        self._whole_pages = disk.whole_pages(request.memory)
+        self._cuts = disk.cut([self._inside[behind - 1] + length - self._inside[start] for start, behind, _ in self._runs])
         self.jobs = len(self._cuts)
 
     def run(self, job: int, scratch: NDArray[np.uint8]) -> None:
         """Read some runs; judge their units."""
-        for first, behind, slab, straight in self._runs[slice(*self._cuts[job])]:
+        for first, behind, slab in self._runs[slice(*self._cuts[job])]:
             fd = self._disk.fds.get(slab)
             if fd is None:
                 continue
+            pieces = sum(self._piece[first:behind])
+            span = self._inside[behind - 1] + self._disk.part_bytes - self._inside[first]
+            straight = self._whole_pages and span >= pieces * LEAST_PIECE_BYTES and 2 * pieces <= MOST_PIECES
             try:
                 good = (self._straight if straight else self._copied)(fd, first, behind, scratch)
             except OSError as error:
@@ -179,7 +182,7 @@ class Reads(Ticket):
 
     def _straight(self, fd: int, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[bool]:
         """Read into the slots, gaps into scratch."""
-        length, flat, inside, slots = self._disk.shape.part_bytes, self._flat, self._inside, self._slots
+        length, flat, inside, slots = self._disk.part_bytes, self._flat, self._inside, self._slots
         pieces: list[Buffer] = []
         starts = [unit for unit in range(first, behind) if self._piece[unit]]
         for start, end in zip(starts, [*starts[1:], behind], strict=True):
@@ -197,7 +200,7 @@ class Reads(Ticket):
 
     def _copied(self, fd: int, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[bool]:
         """Read whole pages into scratch; copy what is right."""
-        length, flat, inside = self._disk.shape.part_bytes, self._flat, self._inside
+        length, flat, inside = self._disk.part_bytes, self._flat, self._inside
         begin = inside[first] // PAGE_BYTES * PAGE_BYTES
         end = -(-(inside[behind - 1] + length) // PAGE_BYTES) * PAGE_BYTES
         view = scratch.data
@@ -234,8 +237,6 @@ class Writes(Ticket):
         Free places, ascending.
     generation : int
         Of all of them.
-    seeds : uint64 [records, parts]
-        Of the checksums.
 
     Attributes
     ----------
@@ -245,37 +246,38 @@ class Writes(Ticket):
 
     def __init__(
         self, number: int, disk: Disk, memory: NDArray[np.uint8], slots: NDArray[np.int32], keys: U64,
-        layers: NDArray[np.int32], places: NDArray[np.int64], generation: int, seeds: U64,
+        layers: NDArray[np.int32], places: NDArray[np.int64], generation: int,
     ) -> None:  # fmt: skip
         super().__init__(number, len(keys))
-        shape = disk.shape
         self._disk, self._memory, self._flat = disk, memory, memory.data.cast("B")
         self.keys, self.layers, self.places, self.generation = keys, layers, places, generation
         self.checksums = np.zeros(slots.shape, np.uint64)
-        self.queued_bytes = len(keys) * shape.record_bytes
-        self._slots, self._seeds = slots, seeds.tolist()
-        new = np.ones(len(keys), np.bool_)
-        new[1:] = (np.diff(places) != 1) | (np.diff(places // shape.places) != 0)
-        number_in_run = np.arange(len(new)) - np.maximum.accumulate(np.where(new, np.arange(len(new)), 0)) if len(new) else new
-        new |= number_in_run % (disk.run_bytes // shape.record_bytes) == 0
-        first = np.flatnonzero(new)
-        behind = np.concatenate([first[1:], [len(new)]]) if len(new) else first
-        pieces = 1 + np.count_nonzero(np.diff(slots, axis=1) != 1, axis=1)
-        pieces = np.add.reduceat(pieces, first) if len(new) else first
-        straight = (behind - first) * shape.payload_bytes >= pieces * LEAST_PIECE_BYTES
-        straight &= (pieces + 2 * (behind - first) <= MOST_PIECES) & disk.whole_pages(memory)
-        self._runs = list(zip(first.tolist(), behind.tolist(), straight.tolist(), strict=True))
-        self._cuts = disk.cut((behind - first) * shape.record_bytes)
+        self.queued_bytes = len(keys) * disk.record_bytes
+        self._slots = slots
+        self._seeds = seeds_of(keys, layers, np.full(1, generation, np.uint64)).tolist()
+        self._names = list(zip(keys.tolist(), layers.tolist(), strict=True))
+        self._whole_pages = disk.whole_pages(memory)
+        self._runs: list[tuple[int, int]] = []
+        at, most, first = places.tolist(), disk.run_bytes // disk.record_bytes, 0
+        for record in range(1, len(at) + 1):
+            if record == len(at) or at[record] != at[record - 1] + 1 or at[record] % disk.places == 0 or record - first == most:
+                self._runs.append((first, record))
+                first = record
+        self._cuts = disk.cut([(behind - first) * disk.record_bytes for first, behind in self._runs])
         self.jobs = len(self._cuts)
 
     def run(self, job: int, scratch: NDArray[np.uint8]) -> None:
         """Write some runs of neighbouring records."""
-        shape = self._disk.shape
-        for first, behind, straight in self._runs[slice(*self._cuts[job])]:
-            pieces = self._pieces(first, behind, scratch) if straight else self._gathered(first, behind, scratch)
-            slab, offset = int(self.places[first]) // shape.places, shape.place_offset(int(self.places[first]))
+        disk = self._disk
+        for first, behind in self._runs[slice(*self._cuts[job])]:
+            slots = self._slots[first:behind]
+            pieces = len(slots) + int(np.count_nonzero(slots[:, 1:] != slots[:, :-1] + 1))
+            straight = len(slots) * disk.payload_bytes >= pieces * LEAST_PIECE_BYTES
+            straight &= self._whole_pages and pieces + 2 * len(slots) <= MOST_PIECES
+            buffers = self._pieces(first, behind, scratch) if straight else self._gathered(first, behind, scratch)
+            slab, offset = int(self.places[first]) // disk.places, disk.shape.place_offset(int(self.places[first]))
             try:
-                write_fully(self._disk.files, self._disk.fds[slab], pieces, offset)
+                write_fully(disk.files, disk.fds[slab], buffers, offset)
             except OSError as error:
                 self.errors.append(error)
                 continue
@@ -283,15 +285,15 @@ class Writes(Ticket):
 
     def _pieces(self, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[Buffer]:
         """Headers in scratch, parts where they are."""
-        shape, flat = self._disk.shape, self._flat
-        length, rest = shape.part_bytes, shape.record_bytes - PAGE_BYTES - shape.payload_bytes
+        disk, flat = self._disk, self._flat
+        length, rest = disk.part_bytes, disk.record_bytes - PAGE_BYTES - disk.payload_bytes
         pieces: list[Buffer] = []
         for number, record in enumerate(range(first, behind)):
             slots = self._slots[record].tolist()
             parts = [flat[slot * length : (slot + 1) * length] for slot in slots]
-            header = scratch[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
+            header = scratch.data[number * PAGE_BYTES : (number + 1) * PAGE_BYTES]
             self._head(record, header, parts)
-            pieces.append(header.data)
+            pieces.append(header)
             start = 0
             for part in range(1, len(slots) + 1):
                 if part == len(slots) or slots[part] != slots[part - 1] + 1:
@@ -303,24 +305,26 @@ class Writes(Ticket):
 
     def _gathered(self, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[Buffer]:
         """Headers and parts in scratch."""
-        shape = self._disk.shape
-        length = shape.part_bytes
+        disk = self._disk
+        length = disk.part_bytes
         for number, record in enumerate(range(first, behind)):
-            room = scratch[number * shape.record_bytes : (number + 1) * shape.record_bytes]
-            payload = room[PAGE_BYTES : PAGE_BYTES + shape.payload_bytes].reshape(shape.parts, length)
+            room = scratch[number * disk.record_bytes : (number + 1) * disk.record_bytes]
+            payload = room[PAGE_BYTES : PAGE_BYTES + disk.payload_bytes].reshape(disk.parts, length)
             np.take(self._memory, self._slots[record], axis=0, out=payload, mode="clip")
             view = room.data[PAGE_BYTES:]
-            self._head(record, room[:PAGE_BYTES], [view[part * length : (part + 1) * length] for part in range(shape.parts)])
-            room[PAGE_BYTES + shape.payload_bytes :] = 0
-        return [scratch.data[: (behind - first) * shape.record_bytes]]
+            parts = [view[start : start + length] for start in range(0, disk.payload_bytes, length)]
+            self._head(record, room.data[:PAGE_BYTES], parts)
+            room[PAGE_BYTES + disk.payload_bytes :] = 0
+        return [scratch.data[: (behind - first) * disk.record_bytes]]
 
-    def _head(self, record: int, header: NDArray[np.uint8], parts: list[Buffer]) -> None:
+    def _head(self, record: int, header: Buffer, parts: list[Buffer]) -> None:
         """Make the checksums of a record and its header page."""
-        sums = [xxh3_64_intdigest(part, seed) for part, seed in zip(parts, self._seeds[record], strict=True)]
+        seed = self._seeds[record]
+        sums = [xxh3_64_intdigest(part, (seed + number) & _U64) for number, part in enumerate(parts)]
         self.checksums[record] = sums
-        identity = self._disk.identity
-        key, layer = int(self.keys[record]), int(self.layers[record])
-        write_header(header, identity, key, layer, self.generation, sums, self._disk.shape.payload_bytes)
+        key, layer = self._names[record]
+        write_header(header, self._disk.identity, key, layer, self.generation, sums, self._disk.payload_bytes)
 
 
 _ZEROS = memoryview(bytes(PAGE_BYTES))
+_U64 = (1 << 64) - 1
