@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids, Tick
-from kvpager.errors import BadInput
 from kvpager.live.rows import Row
 
 if TYPE_CHECKING:
     from kvpager.live.store import TieredStore
 
-__all__ = ["crop", "end", "open_blocks", "rearrange"]
+__all__ = ["crop", "end", "fork", "open_blocks", "rearrange"]
 
 
 def rearrange(store: TieredStore, rows: list[Row], parents: Sequence[int]) -> list[Row]:
@@ -47,23 +46,24 @@ def fork(store: TieredStore, rows: Sequence[Row]) -> list[Row]:
 def crop(store: TieredStore, rows: list[Row], tokens: int) -> None:
     """Take the last `tokens` tokens from each row; a sealed block that is cut goes on as a new open one.
 
+    A row with fewer real tokens ends up empty: what is left is its padding.
+
     Raises
     ------
-    BadInput
-        If a row is shorter.
+    UnitsLost
+        If a block that is cut has no good copy. No row was touched.
     """
     if tokens == 0:
         return
     size, table = store.table.block_size, store.table
-    for row in rows:
-        if tokens > row.tokens:
-            raise BadInput(f"a row of {row.tokens} tokens cannot be cropped by {tokens}: crop by at most {row.tokens}")
-        left = row.tokens - tokens
-        cut, content = left // size, None
-        if left % size and table.sealed[row.bases[cut]]:
-            content = _content(store, row, cut)
-        gone = table.truncate(row.sequence, left)
-        store.release(_now(store), gone)
+    lefts = [max(row.tokens - tokens, 0) for row in rows]
+    contents = [
+        _content(store, row, left // size) if left % size and table.sealed[row.bases[left // size]] else None
+        for row, left in zip(rows, lefts, strict=True)
+    ]
+    for row, left, content in zip(rows, lefts, contents, strict=True):
+        cut = left // size
+        store.release(_now(store), table.truncate(row.sequence, left))
         row.tokens, row.sealed = left, min(row.sealed, cut)
         row.previous = {layer: mask[:, : row.sealed] for layer, mask in row.previous.items()}
         row.refresh(table)
@@ -103,5 +103,5 @@ def _content(store: TieredStore, row: Row, block: int) -> NDArray[Any]:
     def take(part: Ids) -> None:
         content[part - units[0]] = store.memory.arena.memory[store.memory.slots(part)]
 
-    store.driver.stream(_now(store), units, take)
+    store.counts.streamed(store.driver.stream(_now(store), units, take))
     return content

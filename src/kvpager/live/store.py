@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.core import DRAM, NVME, Ids, Seen, Tick, UnitTable
+from kvpager.core import DRAM, HBM, NVME, TIER_NAMES, Ids, Seen, Tick, UnitTable
 from kvpager.driver import Driver
 from kvpager.errors import BadInput
 from kvpager.live.budget import LANES, LiveBudget
 from kvpager.live.counts import Counts
 from kvpager.live.kernels import kernel_for
 from kvpager.live.memory import HBMMemory
+from kvpager.live.park import Shelf
 from kvpager.live.step import Kernel
 from kvpager.live.summaries import SUMMARIES, Summary
 from kvpager.pager import Pager
@@ -30,6 +32,7 @@ from kvpager.slab.store import SlabStore
 from kvpager.tiers.arena import Arena
 from kvpager.tiers.dram import DramTier
 from kvpager.tiers.slab import SlabTier
+from kvpager.traces.runcounts import tier_counters
 
 __all__ = ["TieredStore", "make_selector"]
 
@@ -112,14 +115,15 @@ class TieredStore:
         if ranks.needs & {"unread_mass", "future"}:
             raise BadInput(f"policy {policy!r} needs what no live run has (unread mass, or the future): choose another")
         self.selector = None if selector is None else make_selector(selector)
-        name = getattr(self.selector, "summary", None)
+        name = self.summary_name = getattr(self.selector, "summary", None)
         self.summary: Summary | None = (
             SUMMARIES[name](layout.layers, layout.kv_heads, layout.k_dim, layout.block_size) if name else None
         )
         self.table = make_table(layout.layers, layout.kv_heads, layout.block_size, layout.unit_bytes)
-        self._scores = MassEMA(self.table, 0.2) if self.selector is not None and "score" in self.selector.needs else None
+        self.scores = MassEMA(self.table, 0.2) if self.selector is not None and "score" in self.selector.needs else None
         record = layout.kv_heads * layout.unit_bytes + 2 * 4096
         disk = max(256 << 20, 2 * budget.units // layout.kv_heads * record) if disk_bytes is None else disk_bytes
+        self.path = Path(path)
         self.slabs = SlabStore(
             path, parts=layout.kv_heads, part_bytes=layout.unit_bytes, layers=layout.layers, fingerprint=fingerprint,
             capacity_bytes=disk, slab_bytes=min(64 << 20, max(disk // 4 // 4096 * 4096, record)),
@@ -129,7 +133,15 @@ class TieredStore:
             self.memory = HBMMemory(self.table, arena)
             self.keys, self.values = layout.keys(arena.memory), layout.values(arena.memory)
             prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
-            self.pager = Pager(self.table, budget.pager(disk), ranks, prefetch, pool=pool, seed=seed, lanes=LANES)
+            self.pager = Pager(
+                self.table,
+                budget.pager(disk, prefetching=prefetch is not None),
+                ranks,
+                prefetch,
+                pool=pool,
+                seed=seed,
+                lanes=LANES,
+            )
             self.disk = SlabTier(self.table, self.slabs, arena.memory)
             self.dram = DramTier(self.table, arena.memory, budget.dram_units)
             self.driver = make_driver(self.pager, {DRAM: self.dram, NVME: self.disk}, memory=self.memory, lockstep=lockstep)
@@ -140,6 +152,7 @@ class TieredStore:
         except BaseException:
             self.slabs.close()
             raise
+        self.shelf = Shelf(self)
         self.step = -2
 
     def __enter__(self) -> Self:
@@ -152,6 +165,44 @@ class TieredStore:
         """Make everything durable and give memory and directory back."""
         self.slabs.close()
         self.memory.arena.close()
+
+    def fill(self) -> dict[str, float]:
+        """Return how full each configured tier is, as a share, by name."""
+        shares = {TIER_NAMES[HBM]: float(self.pager.pools.used.sum() / self.pager.pools.capacity.sum())}
+        if self.dram.capacity_bytes:
+            shares[TIER_NAMES[DRAM]] = self.dram.used_bytes() / self.dram.capacity_bytes
+        return shares | {TIER_NAMES[NVME]: self.slabs.used_bytes / self.disk.capacity_bytes}
+
+    def document(self) -> dict[str, Any]:
+        """Return what was configured and counted, ready for JSON: tiers 0 to 2 of a CPU are one memory, hence emulated."""
+        budget, counts, size = self.budget, self.counts, self.layout.unit_bytes
+        per_tier = counts.per_tier()
+        for number, numbers in tier_counters(self.driver.tiers, size).items():
+            per_tier[number] |= numbers
+        return {
+            "mode": "exact" if self.selector is None else "selective",
+            "access": "every complete block (dense attention); open block not counted"
+            if self.selector is None
+            else self.selector.describe(),
+            "policy": self.policy_text,
+            "pool": self.pager.pools.kind,
+            "hbm_fraction": budget.hbm_fraction,
+            "hbm_payload_bytes": budget.hbm_units * size,
+            "staging_bytes": budget.staging_bytes,
+            "metadata_bytes": budget.metadata_bytes,
+            "per_tier": per_tier,
+            "block_hit_ratio": counts.block_hit_ratio,
+            "read_mass": counts.read_mass,
+            "recomputed_tokens": counts.recomputed_tokens,
+            "checksum_failures": self.slabs.stats.checksum_failures,
+            "idle_tiers": [name for name, tier in per_tier.items() if self._idle(name, tier)],
+            "evidence": "emulated",
+        }
+
+    def _idle(self, name: str, tier: dict[str, Any]) -> bool:
+        """Whether a configured tier got no traffic at all (law 10)."""
+        configured = name == TIER_NAMES[NVME] or (name == TIER_NAMES[DRAM] and self.dram.capacity_bytes > 0)
+        return configured and not any(tier.get("read_units", {})) and not any(tier.get("written_units", {}))
 
     def next_step(self) -> int:
         """Number of the forward call that starts now; the first one is -1."""
@@ -176,9 +227,9 @@ class TieredStore:
 
     def saw(self, seen: Seen) -> Seen:
         """Take note of the mass of what was read, and pass it on."""
-        if self._scores is not None:
-            self._scores.on_new()
-            self._scores.on_mass(seen)
+        if self.scores is not None:
+            self.scores.on_new()
+            self.scores.on_mass(seen)
         return seen
 
     def view(self, tick: Tick, selector: Selector, query: NDArray[np.float32], bases: Ids, previous: NDArray[np.bool_]) -> View:
@@ -200,13 +251,13 @@ class TieredStore:
         units: Ids = self.table.at_layer(bases, tick.layer).reshape(len(bases), -1).T
         bound = score = None
         if "bound" in selector.needs:
-            if self.summary is None or getattr(selector, "summary", None) != getattr(self.selector, "summary", None):
+            if self.summary is None or getattr(selector, "summary", None) != self.summary_name:
                 raise BadInput(
                     f"selector {selector!r} needs key summaries that this store does not keep: open it with that selector"
                 )
             bound = self.summary.score(tick.layer, query, bases // self.table.units_per_block)
-        if self._scores is not None:
-            self._scores.on_new()
-            score = self._scores.scores[units].astype(np.float32)
+        if self.scores is not None:
+            self.scores.on_new()
+            score = self.scores.scores[units].astype(np.float32)
         resident = np.zeros(previous.shape, np.bool_) if selector.residency_free else self.pager.resident(units)
         return View(tick, bound, None, resident, previous, None, score, self.layout.block_size)

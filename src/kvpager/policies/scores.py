@@ -61,6 +61,16 @@ class MassEMA:
         if freed or not self.persist:
             self.scores[units], self._weight[units] = 0, 1
 
+    def take(self, units: Ids) -> NDArray[np.float64]:
+        """Return all that is known of `units`, as `give` accepts it, float64 [2, units]."""
+        self.on_new()
+        return np.stack([self.scores[units], self._weight[units]])
+
+    def give(self, units: Ids, known: NDArray[np.float64]) -> None:
+        """Restore what `take` returned, under new ids."""
+        self.on_new()
+        self.scores[units], self._weight[units] = known
+
 
 class AccessEMA:
     """EMA of the access bit: how often a unit has been asked for lately. Open units count as always asked.

@@ -115,6 +115,10 @@ class SlabTier:
         """
         self._keys.set(blocks, keys, borrowed=True)
 
+    def disown(self, keys: NDArray[np.uint64]) -> None:
+        """Say that no session on disk owns `keys` any more: records of the table's blocks go with those, others at once."""
+        self.store.forget(self._keys.disown(keys))
+
     def _write(self, move: Move, slots: Ids) -> tuple[int, NDArray[np.intp]]:
         heads = self.table.heads_per_layer
         order = np.argsort(move.units)

@@ -9,6 +9,7 @@ from kvpager.live.transformers.attending import ATTENTION
 from kvpager.live.transformers.cache import TieredCache
 from kvpager.live.transformers.loading import SMOLLM2, LoadedModel, load_model
 from kvpager.live.transformers.recording import GrowingLayer, RecordingDecoder, new_cache
+from kvpager.live.transformers.session import Session
 
 __all__ = [
     "ATTENTION",
@@ -16,6 +17,7 @@ __all__ = [
     "GrowingLayer",
     "LoadedModel",
     "RecordingDecoder",
+    "Session",
     "TieredCache",
     "load_model",
     "new_cache",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import tempfile
@@ -21,6 +20,7 @@ from transformers.utils import logging
 
 from kvpager.core import KVGeometry
 from kvpager.errors import KVPagerError, ModelError, StorageFull
+from kvpager.live.fingerprint import weights_sha256
 from kvpager.models.base import geometry_of
 from kvpager.traces.decoder import Progress
 
@@ -103,18 +103,15 @@ def _load(name: str, progress: Progress) -> LoadedModel:
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise ModelError(f"model {name!r}: its files lack weights ({missing}); they are incomplete, fetch them again")
-    return LoadedModel(model.eval(), tokenizer, name, geometry, _weights_sha256(model, name))
+    return LoadedModel(model.eval(), tokenizer, name, geometry, _checked_sha256(model, name))
 
 
-def _weights_sha256(model: Any, name: str) -> str:
-    """Hash all weights, by name; refuse NaN and inf."""
-    digest = hashlib.sha256()
+def _checked_sha256(model: Any, name: str) -> str:
+    """Hash all weights; refuse NaN and inf."""
     for key, weight in sorted(model.named_parameters()):
         if not bool(torch.isfinite(weight).all()):
             raise ModelError(f"model {name!r}: tensor {key!r} holds NaN or inf; the weights are damaged, fetch them again")
-        digest.update(f"{key} {tuple(weight.shape)} {weight.dtype}\n".encode())
-        digest.update(weight.detach().contiguous().numpy().data)
-    return digest.hexdigest()
+    return weights_sha256(model)
 
 
 def _smollm2(progress: Progress) -> Path:
