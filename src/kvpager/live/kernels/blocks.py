@@ -1,9 +1,7 @@
 """Attention of a few query heads to one block, and how a block is folded into what came before, as vector code.
 
-The same code is inlined where a block's partial is kept and where it is folded at once, so the results agree bit for bit.
-
 Work area of a KV head's query heads, float32, its parts in this order (`Shape.layout`): probabilities of a block
-``[group4, 16]``, weights of old and new ``[group4 / 4, 2, 4]``, running maxima ``[group4]``, running sums, float64
+``[group4, 16]``, running maxima ``[group4]``, running sums, float64
 ``[group4]``, running output ``[group, v_dim]``. ``group4`` is the group in tiles of up to four heads, padded to four.
 """
 
@@ -60,7 +58,7 @@ class Shape:
     def layout(self) -> dict[str, int]:
         """Byte offset of each part of the work area, and ``"end"``."""
         slots = TILE * len(self.tiles)
-        sizes = {"p": 64 * slots, "w": 8 * slots, "m": 4 * slots, "l": 8 * slots, "acc": 4 * self.group * self.v_dim}
+        sizes = {"p": 64 * slots, "m": 4 * slots, "l": 8 * slots, "acc": 4 * self.group * self.v_dim}
         offsets, end = {}, 0
         for name, size in sizes.items():
             offsets[name] = end
@@ -107,13 +105,12 @@ class BlockCode(Emit):
             found.append((high, self.reduce(sums, self.builder.fadd)))
         return found
 
-    def keep(self, found: list[tuple[Value, Value]], highs: Value, totals: Value, stride: Value | None) -> None:
-        """Keep a block's maxima and sums, `stride` bytes apart from head to head, side by side by default."""
+    def keep(self, found: list[tuple[Value, Value]], highs: Value, totals: Value) -> None:
+        """Store a block's maxima [group] and sums [group]."""
         for (first, heads), pair in zip(self.shape.tiles, found, strict=True):
             for head in range(heads):
-                offset = 4 * (first + head) if stride is None else self.times(stride, first + head)
                 for values, place in zip(pair, (highs, totals), strict=True):
-                    self.store(self.builder.extract_element(values, ir.Constant(I32, head)), self.at(place, offset))
+                    self.store(self.builder.extract_element(values, ir.Constant(I32, head)), self.at(place, 4 * (first + head)))
 
     def _logits(self, block: Value, ahead: Value | None, query: Value, heads: int) -> list[tuple[Value, Value]]:
         """Scalar products of a tile's queries with sixteen keys; asks for the next block's keys on the way."""
@@ -164,115 +161,90 @@ class BlockCode(Emit):
         nothing = self.vector(float("-inf"))
         return [(self.builder.select(masks[0], low, nothing), self.builder.select(masks[1], up, nothing)) for low, up in logits]
 
-    def values(self, block: Value, ahead: Value, tokens: Value, work: Value, acc: Value | None) -> None:
-        """Weigh a block's values: to `acc` in natural order, or folded into the work area's running output."""
-        full = self.builder.icmp_signed("==", tokens, ir.Constant(I64, TOKENS))
-        with self.builder.if_else(full, likely=True) as (then, otherwise):
-            with then:
-                for index in range(len(self.shape.tiles)):
-                    self._tile(index, block, ahead if index == 0 else None, None, work, acc)
-            with otherwise:
-                for index in range(len(self.shape.tiles)):
-                    self._tile(index, block, None, tokens, work, acc)
+    def values(self, block: Value, ahead: Value, tokens: Value, work: Value, acc: Value) -> None:
+        """Weigh a block's values, to `acc` [group, v_dim]; asks for the next block's values on the way."""
+        for index in range(len(self.shape.tiles)):
+            self._tile(index, block, ahead if index == 0 else None, tokens, work, acc)
 
-    def _tile(self, index: int, block: Value, ahead: Value | None, tokens: Value | None, work: Value, acc: Value | None) -> None:
-        """One tile of `values`, some sixteens of channels at a time; `tokens` None means all sixteen."""
+    def _tile(self, index: int, block: Value, ahead: Value | None, tokens: Value, work: Value, acc: Value) -> None:
+        """One tile of `values`, some sixteens of channels at a time."""
         shape, (first, heads) = self.shape, self.shape.tiles[index]
         size, key_bytes = shape.element_bytes, 16 * shape.k_dim * shape.element_bytes
         wide = _CHAINS[heads]
         while shape.v_dim // 16 % wide:
             wide //= 2
-        order = shape.places()
+        weights = self.at(work, self.layout["p"] + 64 * TILE * index)
 
         def body(channel: Value) -> None:
             sums = [[[self.variable(VECTOR) for _ in range(2)] for _ in range(wide)] for _ in range(heads)]
-            offset = self.at(ir.Constant(I64, key_bytes), self.builder.mul(channel, ir.Constant(I64, size)))
-            rows = self.at(block, offset)
+            rows = self.at(self.at(block, key_bytes), self.times(channel, size))
+            soon = None if ahead is None else self.at(self.at(ahead, key_bytes), self.times(channel, TOKENS * size))
 
-            def token(row: Value, weights: Value) -> None:
-                factors = [self.splat(self.load(self.at(weights, 64 * head))) for head in range(heads)]
+            def token(t: Value) -> None:
+                row, weight = self.at(rows, self.times(t, shape.v_dim * size)), self.at(weights, self._place(t))
+                for line in range(0, 16 * size * wide, 64) if soon is not None else ():
+                    self.prefetch(self.at(self.at(soon, self.times(t, 16 * size * wide)), line))
+                factors = [self.splat(self.load(self.at(weight, 64 * head))) for head in range(heads)]
                 for part in range(wide):
                     halves = self.row(self.at(row, 16 * size * part), shape.element)
                     for head in range(heads):
                         for variable, half in zip(sums[head][part], halves, strict=True):
                             self.add(variable, factors[head], half)
 
-            weights = self.at(work, self.layout["p"] + 64 * TILE * index)
-            if tokens is None:
-                lines = wide * 16 * size * TOKENS // 64
-                soon = (
-                    None
-                    if ahead is None
-                    else self.at(ahead, self.at(ir.Constant(I64, key_bytes), self.times(channel, TOKENS * size)))
-                )
-                for t in range(TOKENS):
-                    for line in range(t * lines // TOKENS, (t + 1) * lines // TOKENS) if soon is not None else ():
-                        self.prefetch(self.at(soon, 64 * line))
-                    token(self.at(rows, t * shape.v_dim * size), self.at(weights, 4 * order[t]))
-            else:
-                self.loop(
-                    tokens, lambda t: token(self.at(rows, self.times(t, shape.v_dim * size)), self.at(weights, self._place(t)))
-                )
+            self.loop(tokens, token)
             for head in range(heads):
                 for part in range(wide):
                     halves = [self.builder.load(variable) for variable in sums[head][part]]
                     column = self.at(self.times(channel, 4), 4 * ((first + head) * shape.v_dim + 16 * part))
-                    self._put(
-                        halves, index, head, self.at(work, column) if acc is None else self.at(acc, column), work, acc is None
-                    )
+                    self._store_row(halves, self.at(acc, column))
 
         self.loop(shape.v_dim, body, 16 * wide)
 
-    def _put(self, halves: list[Value], index: int, head: int, place: Value, work: Value, fold: bool) -> None:
-        """Store sixteen channels, in natural order, or fold them."""
-        if fold:
-            place = self.at(place, self.layout["acc"])
-            for number, half in enumerate(halves):
-                self._fold(half, index, head, self.at(place, 4 * LANES * number), work)
-            return
-        self._natural(halves, place)
+    def _store_row(self, halves: list[Value], place: Value) -> None:
+        """Store sixteen floats in natural order."""
+        if self.shape.element == BF16:
+            low = self.shuffle(halves[0], halves[1], [0, 8, 1, 9, 2, 10, 3, 11])
+            halves = [low, self.shuffle(halves[0], halves[1], [4, 12, 5, 13, 6, 14, 7, 15])]
+        for number, half in enumerate(halves):
+            self.store(half, self.at(place, 4 * LANES * number))
 
-    def _fold(self, new: Value, index: int, head: int, place: Value, work: Value) -> None:
-        """Running output: ``old * weight of old + new * weight of new``."""
-        weights = self.at(work, self.layout["w"] + 32 * index + 4 * head)
-        old, fresh = self.splat(self.load(weights)), self.splat(self.load(self.at(weights, 16)))
-        self.store(self.fma(new, fresh, self.builder.fmul(self.load(place, VECTOR), old)), place)
+    def fold(self, *arguments: Value) -> None:
+        """Fold a partial into the running state; keep its maxima and sums, `stride` bytes apart from head to head."""
+        high, total, acc, work, highs, totals, stride = arguments
+        shape = self.shape
+        for index, (first, heads) in enumerate(shape.tiles):
+            kept = []
+            for source, copy, nothing in ((high, highs, LOWEST), (total, totals, 0.0)):
+                four = self.vector(nothing, TILE)
+                for head in range(heads):
+                    value = self.load(self.at(source, 4 * (first + head)))
+                    self.store(value, self.at(copy, self.times(stride, first + head)))
+                    four = self.builder.insert_element(four, value, ir.Constant(I32, head))
+                kept.append(four)
+            weights = self._weigh(index, kept[0], kept[1], work)
+            for head in range(heads):
+                shares = [self.shuffle(weights, weights, [at + head] * LANES) for at in (0, TILE)]
 
-    def weigh(self, index: int, high: Value, total: Value, work: Value) -> None:
-        """Move a tile's running maxima and sums on by a block; leave the weights of old and new."""
-        four = ir.VectorType(FLOAT, 4)
-        wide = ir.VectorType(DOUBLE, 4)
+                def body(channel: Value, row: int = 4 * (first + head) * shape.v_dim, shares: list[Value] = shares) -> None:
+                    place = self.at(self.times(channel, 4), row)
+                    new, running = self.load(self.at(acc, place), VECTOR), self.at(work, self.at(place, self.layout["acc"]))
+                    self.store(self.fma(new, shares[1], self.builder.fmul(self.load(running, VECTOR), shares[0])), running)
+
+                self.loop(shape.v_dim, body, LANES)
+
+    def _weigh(self, index: int, high: Value, total: Value, work: Value) -> Value:
+        """Move a tile's running maxima and sums on by a block; return the weights of old and of new, four each."""
+        wide = ir.VectorType(DOUBLE, TILE)
         at_m, at_l = (self.at(work, self.layout[name] + size * TILE * index) for name, size in (("m", 4), ("l", 8)))
-        before = self.load(at_m, four)
+        before = self.load(at_m, ir.VectorType(FLOAT, TILE))
         after = self.greater(high, before)
-        both = list(range(8))
-        gap = self.builder.fsub(self.shuffle(before, high, both), self.shuffle(after, after, [0, 1, 2, 3] * 2))
+        gap = self.builder.fsub(self.shuffle(before, high, range(8)), self.shuffle(after, after, [0, 1, 2, 3] * 2))
         weights = self.exp(gap)
-        self.store(weights, self.at(work, self.layout["w"] + 32 * index))
-        old, fresh = (self.builder.fpext(self.shuffle(weights, weights, list(range(at, at + 4))), wide) for at in (0, 4))
+        old, fresh = (self.builder.fpext(self.shuffle(weights, weights, range(at, at + TILE)), wide) for at in (0, TILE))
         sums = self.builder.fmul(self.load(at_l, wide), old)
         self.store(self.fma(self.builder.fpext(total, wide), fresh, sums), at_l)
         self.store(after, at_m)
-
-    def fold(self, high: Value, total: Value, acc: Value, work: Value) -> None:
-        """Fold a kept partial: addresses of its maxima [group], sums [group] and output [group, v_dim]."""
-        shape = self.shape
-        for index, (first, heads) in enumerate(shape.tiles):
-            tops, sums = self.vector(LOWEST, 4), self.vector(0.0, 4)
-            for head in range(heads):
-                place = ir.Constant(I32, head)
-                tops = self.builder.insert_element(tops, self.load(self.at(high, 4 * (first + head))), place)
-                sums = self.builder.insert_element(sums, self.load(self.at(total, 4 * (first + head))), place)
-            self.weigh(index, tops, sums, work)
-            for head in range(heads):
-                row = 4 * (first + head) * shape.v_dim
-
-                def body(channel: Value, index: int = index, head: int = head, row: int = row) -> None:
-                    place = self.at(self.times(channel, 4), row)
-                    new = self.load(self.at(acc, place), VECTOR)
-                    self._fold(new, index, head, self.at(work, self.at(place, self.layout["acc"])), work)
-
-                self.loop(shape.v_dim, body, LANES)
+        return weights
 
     def clear(self, work: Value) -> None:
         """Begin anew: nothing seen yet."""
@@ -286,7 +258,7 @@ class BlockCode(Emit):
             LANES,
         )
 
-    def finish(self, work: Value, output: Value, tops: Value, scales: Value, *, natural: bool) -> None:
+    def finish(self, work: Value, output: Value, tops: Value, scales: Value) -> None:
         """Write the output [group, v_dim], the maxima [group] and 1 / (sum * group) [group]; 0 where nothing was seen."""
         shape, one = self.shape, ir.Constant(DOUBLE, 1.0)
         for index, (first, heads) in enumerate(shape.tiles):
@@ -303,10 +275,9 @@ class BlockCode(Emit):
                 def body(channel: Value, row: int = 4 * (first + head) * shape.v_dim, factor: Value = factor) -> None:
                     at = self.at(self.times(channel, 4), row)
                     acc = self.at(work, self.at(at, self.layout["acc"]))
-                    halves = [self.builder.fmul(self.load(self.at(acc, 4 * LANES * half), VECTOR), factor) for half in (0, 1)]
-                    self._natural(halves, self.at(output, at), done=natural)
+                    self.store(self.builder.fmul(self.load(acc, VECTOR), factor), self.at(output, at))
 
-                self.loop(shape.v_dim, body, 16)
+                self.loop(shape.v_dim, body, LANES)
 
     def shares(self, highs: Value, totals: Value, stride: Value, tops: Value, scales: Value, mass: Value) -> None:
         """Mass of eight blocks, mean over the group; maxima and sums stand `stride` bytes apart from head to head."""
@@ -317,14 +288,6 @@ class BlockCode(Emit):
             sums = self.builder.fmul(self.load(self.at(totals, row), VECTOR), self.splat(self.load(self.at(scales, 4 * head))))
             result = self.fma(sums, self.exp(gap), result)
         self.store(result, mass)
-
-    def _natural(self, halves: list[Value], place: Value, *, done: bool = False) -> None:
-        """Store sixteen channels in natural order, in which they are already if `done`."""
-        if self.shape.element == BF16 and not done:
-            low = self.shuffle(halves[0], halves[1], [0, 8, 1, 9, 2, 10, 3, 11])
-            halves = [low, self.shuffle(halves[0], halves[1], [4, 12, 5, 13, 6, 14, 7, 15])]
-        for number, half in enumerate(halves):
-            self.store(half, self.at(place, 4 * LANES * number))
 
     def _place(self, token: Value) -> Value:
         """Byte offset of a token's probability."""

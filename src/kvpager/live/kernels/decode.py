@@ -17,13 +17,15 @@ from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.live.kernels.blocks import TOKENS, Shape
 from kvpager.live.kernels.ir import BF16, F32
-from kvpager.live.kernels.loops import compiled
+from kvpager.live.kernels.loops import Asks, compiled
 from kvpager.live.kernels.partials import Partials
 
 __all__ = ["DecodeKernel", "supported"]
 
 MAX_GROUP = 16
-_NO_TOKENS = np.empty(0, np.int32)
+_NONE = np.empty(0, np.int32)
+_NO_ASKS: Asks = (np.empty((0, 0), np.float32), np.empty((0, 0), np.uint8), _NONE, _NONE, 0)
+_NO_RESULTS = np.empty((0, 0), np.float32), np.empty(0, np.float32)
 
 
 def supported(block_size: int, k_dim: int, v_dim: int, element: str, group: int) -> bool:
@@ -99,7 +101,8 @@ class DecodeKernel:
         shape = self.shape
         if out.m.shape[1:] != (shape.group,) or out.l.shape != out.m.shape or out.acc.shape != (*out.m.shape, shape.v_dim):
             raise BadInput(f"partials: out has shapes {out.m.shape}, {out.acc.shape}; make it by Partials.empty")
-        if not compiled(shape)[0](query, memory, slots, heads, rows, *out, tokens, _bits(softcap)):
+        asks, starts = (query, memory, slots, tokens, _bits(softcap)), np.array([0, len(slots)], np.int32)
+        if not compiled(shape)(asks, starts, heads, rows, tuple(out), _NO_RESULTS):
             raise BadInput("partials: a slot, KV head, row or count of tokens lies outside its range")
 
     def fold(self, partials: Partials, rows: Ids, starts: Ids) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -123,7 +126,7 @@ class DecodeKernel:
         """
         rows, starts = np.ascontiguousarray(rows, np.int32), self._starts(starts, len(rows))
         output, mass = self._results(len(rows))
-        if not compiled(self.shape)[2](*partials, rows, starts, output, mass):
+        if not compiled(self.shape)(_NO_ASKS, starts, _NONE, rows, tuple(partials), (output, mass)):
             raise BadInput(f"fold: a row lies outside 0 to {len(partials.m) - 1}")
         return output, mass[: len(rows)]
 
@@ -161,7 +164,10 @@ class DecodeKernel:
         query, slots, tokens = self._checked(query, memory, slots, tokens)
         starts = self._starts(starts, len(slots))
         output, mass = self._results(len(slots))
-        if not compiled(self.shape)[1](query, memory, slots, starts, tokens, _bits(softcap), output, mass):
+        asks = query, memory, slots, tokens, _bits(softcap)
+        if not compiled(self.shape)(
+            asks, starts, _NONE, _NONE, tuple(Partials.empty(1, self.shape.group, self.shape.v_dim)), (output, mass)
+        ):
             raise BadInput("attend: a slot or count of tokens lies outside its range")
         return output, mass[: len(slots)]
 
@@ -175,7 +181,7 @@ class DecodeKernel:
             raise BadInput(
                 f"memory is {memory.dtype} {memory.shape}; the kernel reads contiguous uint8 [slots, {self.unit_bytes}]"
             )
-        counts = _NO_TOKENS if tokens is None else np.ascontiguousarray(tokens, np.int32)
+        counts = _NONE if tokens is None else np.ascontiguousarray(tokens, np.int32)
         if tokens is not None and len(counts) != len(slots):
             raise BadInput(f"{len(counts)} counts of tokens for {len(slots)} blocks; give one a block, or None")
         return np.ascontiguousarray(query, np.float32), np.ascontiguousarray(slots, np.int32), counts

@@ -17,19 +17,13 @@ from kvpager.core import Ids
 from kvpager.live.kernels.blocks import TOKENS, BlockCode, Shape
 from kvpager.live.kernels.ir import Value
 
-__all__ = ["Compiled", "compiled", "inlined"]
+__all__ = ["compiled", "inlined"]
 
 Floats = NDArray[np.float32]
-Compiled = tuple[Callable[..., bool], Callable[..., bool], Callable[..., bool]]
-"""Partials, attend, fold; False if an index lies outside its range, and nothing was written."""
+Asks = tuple[Floats, NDArray[np.uint8], Ids, Ids, int]
+"""Query, memory, slots, tokens of each block (or none for all), bits of the softcap."""
 
 _njit = numba.njit(nogil=True, error_model="numpy")
-
-
-@functools.cache
-def compiled(shape: Shape) -> Compiled:
-    """Return the loops of a shape; numba compiles each at its first call."""
-    return _njit(_partials_loop(shape)), _njit(_attend_loop(shape)), _njit(_fold_loop(shape))
 
 
 def inlined(kind: Callable[..., Any], shape: Any, write: Callable[..., None]) -> Any:
@@ -47,110 +41,60 @@ def inlined(kind: Callable[..., Any], shape: Any, write: Callable[..., None]) ->
     return intrinsic(made)
 
 
-def _attend_block(code: BlockCode, *arguments: Value) -> None:
-    """Attend to a block and fold it; keep its maxima and sums, `stride` bytes apart from head to head."""
-    block, ahead, query, tokens, softcap, work, highs, totals, stride = arguments
-    found = code.probabilities(block, ahead, query, tokens, softcap, work)
-    code.keep(found, highs, totals, stride)
-    for index, (high, total) in enumerate(found):
-        code.weigh(index, high, total, work)
-    code.values(block, ahead, tokens, work, None)
-
-
-def _partial_block(code: BlockCode, *arguments: Value) -> None:
-    """Attend to a block and keep its partial."""
-    block, ahead, query, tokens, softcap, work, highs, totals, acc = arguments
-    code.keep(code.probabilities(block, ahead, query, tokens, softcap, work), highs, totals, None)
+def _block(code: BlockCode, *arguments: Value) -> None:
+    """Attend to a block; store its partial."""
+    block, ahead, query, tokens, softcap, work, high, total, acc = arguments
+    code.keep(code.probabilities(block, ahead, query, tokens, softcap, work), high, total)
     code.values(block, ahead, tokens, work, acc)
 
 
-def _partials_loop(shape: Shape) -> Callable[..., bool]:
-    block, work_floats = inlined(BlockCode, shape, _partial_block), shape.layout["end"] // 4 + 16
-    group, asked_bytes, acc_bytes = shape.group, 4 * shape.group * shape.k_dim, 4 * shape.group * shape.v_dim
+@functools.cache
+def compiled(shape: Shape) -> Callable[..., bool]:
+    """Return the loop of a shape: False if an index lies outside its range, and then nothing was written.
 
-    def loop(
-        query: Floats, memory: NDArray[np.uint8], slots: Ids, heads: Ids, rows: Ids, m: Floats, total: Floats, acc: Floats,
-        tokens: Ids, softcap: int,
-    ) -> bool:  # fmt: skip
-        fine = _within(slots, len(memory)) and _within(heads, len(query) // group) and _within(rows, len(m))
-        if not (fine and _counts(tokens)):
-            return False
-        work, last = np.empty(work_floats, np.float32), len(slots) - 1
-        work_at, base, size = (work.ctypes.data + 63) & -64, memory.ctypes.data, memory.shape[1]
-        for i in range(len(slots)):
-            here, ahead = base + slots[i] * size, base + slots[min(i + 1, last)] * size
-            asked, row = query.ctypes.data + heads[i] * asked_bytes, rows[i] * 4 * group
-            valid = tokens[i] if len(tokens) else TOKENS
-            kept = m.ctypes.data + row, total.ctypes.data + row, acc.ctypes.data + rows[i] * acc_bytes
-            block((here, ahead, asked, valid, softcap, work_at, kept[0], kept[1], kept[2]))
-        return True
-
-    return loop
-
-
-def _attend_loop(shape: Shape) -> Callable[..., bool]:
+    One loop does all: `attend` computes partials and folds them, `partials` and `fold` do one of both. The bits are the
+    same because the code is, and LLVM's seconds are spent once.
+    """
     written, work_floats = functools.partial(inlined, BlockCode, shape), shape.layout["end"] // 4 + 16
-    block, clear, shares = map(written, (_attend_block, BlockCode.clear, BlockCode.shares))
-    finish = written(functools.partial(BlockCode.finish, natural=False))
+    block, fold, clear, finish, shares = map(
+        written, (_block, BlockCode.fold, BlockCode.clear, BlockCode.finish, BlockCode.shares)
+    )
     group, asked_bytes, acc_bytes = shape.group, 4 * shape.group * shape.k_dim, 4 * shape.group * shape.v_dim
 
     def loop(
-        query: Floats, memory: NDArray[np.uint8], slots: Ids, starts: Ids, tokens: Ids, softcap: int, output: Floats, mass: Floats
+        asks: Asks, starts: Ids, heads: Ids, rows: Ids, partials: tuple[Floats, Floats, Floats], results: tuple[Floats, Floats]
     ) -> bool:
-        if not (_within(slots, len(memory)) and _counts(tokens)):
+        query, memory, slots, tokens, softcap = asks
+        m, total, acc = partials
+        output, mass = results
+        fine = _within(slots, len(memory)) and _counts(tokens) and _within(rows, len(m))
+        if not (fine and _within(heads, len(query) // group)):
             return False
-        work, ends, kept, last = (
-            np.empty(work_floats, np.float32),
-            np.empty((2, group), np.float32),
-            _room(starts, group),
-            len(slots) - 1,
-        )
-        work_at, base, size = (work.ctypes.data + 63) & -64, memory.ctypes.data, memory.shape[1]
+        work, ends, kept = np.empty(work_floats, np.float32), np.empty(2 * group, np.float32), _room(starts, group)
+        work_at, base, size, last = (work.ctypes.data + 63) & -64, memory.ctypes.data, memory.shape[1], len(slots) - 1
         tops, scales, stride = ends.ctypes.data, ends.ctypes.data + 4 * group, 4 * kept.shape[2]
         for head in range(len(starts) - 1):
-            clear((work_at,))
             first, after = starts[head], starts[head + 1]
-            highs, totals = kept.ctypes.data - 4 * first, kept.ctypes.data + group * stride - 4 * first
-            asked = query.ctypes.data + head * asked_bytes
+            highs, totals = kept.ctypes.data - 4 * first, kept.ctypes.data + stride * group - 4 * first
+            clear((work_at,))
             for i in range(first, after):
-                here, ahead = base + slots[i] * size, base + slots[min(i + 1, last)] * size
-                valid = tokens[i] if len(tokens) else TOKENS
-                block((here, ahead, asked, valid, softcap, work_at, highs + 4 * i, totals + 4 * i, stride))
-            finish((work_at, output.ctypes.data + head * acc_bytes, tops, scales))
-            for i in range(first, after, 8):
-                shares((highs + 4 * i, totals + 4 * i, stride, tops, scales, mass.ctypes.data + 4 * i))
+                row = rows[i] if len(rows) else 0
+                small, acc_at = row * 4 * group, acc.ctypes.data + row * acc_bytes
+                m_at, total_at = m.ctypes.data + small, total.ctypes.data + small
+                if len(slots):
+                    here, ahead = base + slots[i] * size, base + slots[min(i + 1, last)] * size
+                    asked = query.ctypes.data + (heads[i] if len(heads) else head) * asked_bytes
+                    valid = tokens[i] if len(tokens) else TOKENS
+                    block((here, ahead, asked, valid, softcap, work_at, m_at, total_at, acc_at))
+                if len(output):
+                    fold((m_at, total_at, acc_at, work_at, highs + 4 * i, totals + 4 * i, stride))
+            if len(output):
+                finish((work_at, output.ctypes.data + head * acc_bytes, tops, scales))
+                for i in range(first, after, 8):
+                    shares((highs + 4 * i, totals + 4 * i, stride, tops, scales, mass.ctypes.data + 4 * i))
         return True
 
-    return loop
-
-
-def _fold_loop(shape: Shape) -> Callable[..., bool]:
-    written, work_floats = functools.partial(inlined, BlockCode, shape), shape.layout["end"] // 4 + 16
-    fold, clear, shares = map(written, (BlockCode.fold, BlockCode.clear, BlockCode.shares))
-    finish = written(functools.partial(BlockCode.finish, natural=True))
-    group, acc_bytes = shape.group, 4 * shape.group * shape.v_dim
-
-    def loop(m: Floats, total: Floats, acc: Floats, rows: Ids, starts: Ids, output: Floats, mass: Floats) -> bool:
-        if not _within(rows, len(m)):
-            return False
-        work, ends, kept = np.empty(work_floats, np.float32), np.empty((2, group), np.float32), _room(starts, group)
-        work_at, tops, scales = (work.ctypes.data + 63) & -64, ends.ctypes.data, ends.ctypes.data + 4 * group
-        stride = 4 * kept.shape[2]
-        for head in range(len(starts) - 1):
-            clear((work_at,))
-            first, after = starts[head], starts[head + 1]
-            highs, totals = kept.ctypes.data - 4 * first, kept.ctypes.data + group * stride - 4 * first
-            for i in range(first, after):
-                row = rows[i] * 4 * group
-                fold((m.ctypes.data + row, total.ctypes.data + row, acc.ctypes.data + rows[i] * acc_bytes, work_at))
-                for member in range(group):
-                    kept[0, member, i - first], kept[1, member, i - first] = m[rows[i], member], total[rows[i], member]
-            finish((work_at, output.ctypes.data + head * acc_bytes, tops, scales))
-            for i in range(first, after, 8):
-                shares((highs + 4 * i, totals + 4 * i, stride, tops, scales, mass.ctypes.data + 4 * i))
-        return True
-
-    return loop
+    return _njit(loop)
 
 
 def _within_range(values: Ids, stop: int) -> bool:
@@ -168,11 +112,12 @@ def _counts_right(tokens: Ids) -> bool:
 
 
 def _room_of(starts: Ids, group: int) -> Floats:
-    """Room for maxima and sums of one KV head's blocks, [2, group, blocks], in eights."""
+    """Room for maxima and sums of one KV head's blocks, [2, group, blocks in eights]."""
     most = 0
     for head in range(len(starts) - 1):
         most = max(most, starts[head + 1] - starts[head])
     return np.empty((2, group, (most + 7) // 8 * 8), np.float32)
 
 
-_within, _counts, _room = _njit(_within_range), _njit(_counts_right), _njit(_room_of)
+_kept = numba.njit(nogil=True, cache=True)
+_within, _counts, _room = _kept(_within_range), _kept(_counts_right), _kept(_room_of)

@@ -18,7 +18,7 @@ from kvpager.errors import BadInput
 
 __all__ = ["top_indices", "top_mask"]
 
-_njit: Any = numba.njit(nogil=True)
+_njit: Any = numba.njit(nogil=True, cache=True)
 _LOWEST: Final = -(2**31)
 
 
