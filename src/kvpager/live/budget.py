@@ -10,10 +10,13 @@ from kvpager.live.layout import Layout
 from kvpager.live.stream import GROUP_BLOCKS
 from kvpager.units import format_bytes, parse_bytes, parse_share
 
-__all__ = ["LANES", "METADATA_BYTES_PER_UNIT", "LiveBudget", "live_budget"]
+__all__ = ["LANES", "METADATA_BYTES_PER_UNIT", "PREFETCH_SHARE", "LiveBudget", "live_budget"]
 
 LANES = 2
 """Staging groups: while one is attended, the next is read."""
+
+PREFETCH_SHARE = 0.01
+"""Of HBM's payload, what a prefetcher may bring in a step."""
 
 METADATA_BYTES_PER_UNIT = 96
 """Identity (21), place, flags and slot (10), pool (8), scores of two policies' kind (32), a disk record's share (24)."""
@@ -62,10 +65,12 @@ class LiveBudget:
         """All of it: payload, staging and metadata."""
         return self.hbm_units * self.layout.unit_bytes + self.staging_bytes + self.metadata_bytes
 
-    def pager(self, disk_bytes: int) -> Budget:
-        """Return it as the Pager wants it."""
+    def pager(self, disk_bytes: int, *, prefetching: bool = False) -> Budget:
+        """Return it as the Pager wants it; a prefetcher may bring 1 % of HBM a step."""
         size = self.layout.unit_bytes
-        return Budget((0, self.hbm_units * size, self.dram_units * size, disk_bytes), self.metadata_bytes, self.staging_bytes)
+        per_tick = PREFETCH_SHARE * self.hbm_units * size / self.layout.layers if prefetching else 0.0
+        payload = (0, self.hbm_units * size, self.dram_units * size, disk_bytes)
+        return Budget(payload, self.metadata_bytes, self.staging_bytes, per_tick)
 
     def describe(self) -> str:
         """Return the three lines of HBM, and its share of the KV, in words."""

@@ -177,7 +177,7 @@ class TieredStore:
         """Return what was configured and counted, ready for JSON: tiers 0 to 2 of a CPU are one memory, hence emulated."""
         budget, counts, size = self.budget, self.counts, self.layout.unit_bytes
         per_tier = counts.per_tier()
-        for number, numbers in tier_counters(self.driver.tiers, size).items():
+        for number, numbers in tier_counters({DRAM: self.dram, NVME: self.disk}, size).items():
             per_tier[number] |= numbers
         return {
             "mode": "exact" if self.selector is None else "selective",
