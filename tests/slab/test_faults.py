@@ -406,6 +406,43 @@ def test_what_was_synced_survives_a_power_cut(tmp_path, seed):
     store.store.close()
 
 
+def test_an_old_mark_does_not_come_back_beside_an_old_index(tmp_path):
+    """Names of removed files come back with a power cut, unless their folder was synced."""
+    files = LosingFiles()
+    store = Rig(tmp_path / "store", files=files)
+    store.put([1], [0], payload_of(1))
+    store.store.sync()
+    old = {path: path.read_bytes() for path in store.path.glob("index.sqlite*")}
+    store.put([2], [0], payload_of(1, seed=2))
+    store.store.sync()
+    store.crash()
+    assert not files.removed
+    assert not files.created
+    for path in store.path.glob("index.sqlite*"):
+        path.unlink()
+    for path, content in old.items():
+        path.write_bytes(content)
+    store.open()
+    assert store.store.holds(np.array([1, 2], np.uint64), np.zeros(2, np.int32)).all()
+    store.store.close()
+
+
+def test_a_bug_in_a_thread_is_raised_where_the_answer_is_asked_for(rig, monkeypatch):
+    store = rig()
+    store.put([1], [0], payload_of(1))
+
+    def broken(*_):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvpager.slab.transfer.write_fully", broken)
+        with pytest.raises(ZeroDivisionError):
+            store.put([2], [0], payload_of(1))
+    store.store.check()
+    assert store.store.holds(np.array([1, 2], np.uint64), np.zeros(2, np.int32)).tolist() == [True, False]
+    assert store.put([2], [0], payload_of(1)).all()
+
+
 def test_a_full_disk_leaves_the_store_readable(rig):
     files = RefusingFiles()
     store = rig(files=files)

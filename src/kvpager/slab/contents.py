@@ -198,19 +198,20 @@ class Contents:
             self._save(settled)
 
     def _save(self, settled: bool) -> None:
+        """Write the index. Its mark and the folder come last: an old mark must not come back beside an old index."""
         changed = None if self._changed_all or self._index.broken else np.unique(np.concatenate([_NONE, *self._changed]))
         self._index.save(self.table.all(), changed, self.generation, json.dumps(asdict(self.shape)))
-        if self._index.broken:
-            self._stats.notices.append(f"{self.folder.path}: the index is not used, since {self._index.why_not}")
-            return
-        self._changed, self._changed_all = [], False
-        if settled:
-            try:
+        why_not = self._index.why_not if self._index.broken else ""
+        try:
+            if settled:
                 self._index.set_clean()
-            except OSError as error:
-                self._stats.notices.append(f"{self.folder.path}: the index is not used, since {error.strerror}")
-                return
-            self._dirty = False
+            self._files.sync_folder(self.folder.path)
+        except OSError as error:
+            why_not = f"its mark cannot be written ({error.strerror})"
+        if why_not:
+            self._stats.notices.append(f"{self.folder.path}: the index is not used, since {why_not}")
+            return
+        self._changed, self._changed_all, self._dirty = [], False, not settled
 
     def rebuild(self, without: set[int]) -> None:
         """Fill the table from the headers, leaving out the keys in `without`; no ticket may be under way."""

@@ -170,7 +170,7 @@ class Index:
                     "pragma locking_mode = exclusive"
                 )  # the directory's lock is ours, and no shared memory is needed
                 database.execute("pragma journal_mode = wal")
-                database.execute("pragma synchronous = normal")
+                database.execute("pragma synchronous = full")
                 database.executescript(_TABLES)
             except sqlite3.Error:
                 database.close()

@@ -10,9 +10,12 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.slab.files import aligned
+from kvpager.slab.memory import private_memory
 
 __all__ = ["Pool", "Ticket"]
+
+
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class Ticket:
@@ -124,7 +127,7 @@ class Pool:
             thread.join()
 
     def _work(self, scratch_bytes: int) -> None:
-        scratch = aligned(scratch_bytes)
+        scratch = np.frombuffer(private_memory(-(-scratch_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES), np.uint8)
         while True:
             with self._lock:
                 while not (self._first or self._then or self._closed):

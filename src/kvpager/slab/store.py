@@ -222,6 +222,8 @@ class SlabStore:
     def forget(self, keys: U64) -> None:
         """Drop the blocks `keys`; their room is free when what is under way has ended. Unknown keys are no error."""
         self._settle()
+        if not len(keys):
+            return
         names = keys.tolist()
         if any(isinstance(ticket, Writes) for ticket in self._open.values()):
             self._cut.update(dict.fromkeys(names, self._contents.generation))
@@ -344,18 +346,20 @@ class SlabStore:
 
     def _take_in(self) -> list[Reads]:
         """Answer what has finished; return the reads that met something wrong, which are not answered."""
-        wrong = []
+        wrong: list[Reads] = []
+        failure: Exception | None = None
         for ticket in self._pool.collect():
             self.stats.io_errors += len(ticket.errors)
             if ticket.failure is not None:
-                del self._open[ticket.number]
-                raise ticket.failure
+                failure = ticket.failure
             if isinstance(ticket, Writes):
                 self._install(ticket)
             elif isinstance(ticket, Reads) and not ticket.ok[ticket.held].all():
                 wrong.append(ticket)
                 continue
             self._answer(ticket)
+        if failure is not None:
+            raise failure
         return wrong
 
     def _answer(self, ticket: Ticket) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
 from kvpager.errors import CapacityError
+from kvpager.slab.memory import private_memory
 from kvpager.slab.space import Space
 
 __all__ = ["Arena"]
@@ -36,11 +36,9 @@ class Arena:
             raise CapacityError(f"an arena of {slots} slots of {slot_bytes} bytes holds nothing: give at least one slot")
         length = slots * slot_bytes
         try:
-            self._mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._mapping = private_memory(length)
         except (OSError, OverflowError, ValueError) as error:
             raise CapacityError(f"no memory for an arena of {length:,} bytes ({error}): give it fewer slots") from error
-        with contextlib.suppress(OSError, AttributeError):  # a kernel without huge pages
-            self._mapping.madvise(mmap.MADV_HUGEPAGE)
         self.memory: NDArray[np.uint8] = np.frombuffer(self._mapping, np.uint8).reshape(slots, slot_bytes)
         self.memory.fill(0)
         self._space = Space(slots)

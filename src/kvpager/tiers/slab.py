@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,9 @@ class SlabTier:
         Where they go; its parts are the table's units of one block and layer. May serve several tables.
     memory : uint8 [slots, unit_bytes]
         The arena that moves name slots of.
+    key_slots : callable, optional
+        Where the keys of units stand in the arena, if they do not leave it: units are then values, and a record holds
+        the keys of all heads before them.
 
     Attributes
     ----------
@@ -45,12 +48,18 @@ class SlabTier:
     number = NVME
     align_bytes = 4096
 
-    def __init__(self, table: UnitTable, store: SlabStore, memory: NDArray[np.uint8]) -> None:
+    def __init__(
+        self,
+        table: UnitTable,
+        store: SlabStore,
+        memory: NDArray[np.uint8],
+        key_slots: Callable[[Ids], Ids] | None = None,
+    ) -> None:
         shape = (store.shape.layers, store.shape.parts, store.shape.part_bytes)
-        wanted = (table.num_layers, table.heads_per_layer, table.unit_bytes)
+        wanted = (table.num_layers, table.heads_per_layer * (1 if key_slots is None else 2), table.unit_bytes)
         if shape != wanted:
             raise InvariantError(f"a store of {shape} (layers, parts, bytes of a part) cannot hold a table's units of {wanted}")
-        self.table, self.store, self.memory = table, store, memory
+        self.table, self.store, self.memory, self._key_slots = table, store, memory, key_slots
         self.capacity_bytes = store.capacity_bytes
         self.read_units: dict[str, int] = {}
         self.written_units: dict[str, int] = {}
@@ -78,7 +87,8 @@ class SlabTier:
             keys = self.keys_of(blocks)
             if not keys.all():
                 raise InvariantError(f"move {move.id} reads units that tier {self.number} does not hold (law 10)")
-            ticket, answer = self.store.read(keys, layers, heads, self.memory, slots), np.arange(len(slots))
+            parts = heads if self._key_slots is None else heads + np.int32(self.table.heads_per_layer)
+            ticket, answer = self.store.read(keys, layers, parts, self.memory, slots), np.arange(len(slots))
             counted = self.read_units
         else:
             raise InvariantError(f"move {move.id} from tier {move.src} to {move.dst} does not concern tier {self.number}")
@@ -119,6 +129,13 @@ class SlabTier:
         """Say that no session on disk owns `keys` any more: records of the table's blocks go with those, others at once."""
         self.store.forget(self._keys.disown(keys))
 
+    def load_keys(self, units: Ids, slots: Ids) -> NDArray[np.bool_]:
+        """Read the keys of `units` into `slots`, and wait; return which could be served, bool [units]."""
+        blocks, layers, heads = self._split(units)
+        ticket = self.store.read(self.keys_of(blocks), layers, heads, self.memory, slots)
+        ((_, good),) = self.store.wait([ticket], float("inf"))
+        return good
+
     def _write(self, move: Move, slots: Ids) -> tuple[int, NDArray[np.intp]]:
         heads = self.table.heads_per_layer
         order = np.argsort(move.units)
@@ -129,7 +146,10 @@ class SlabTier:
         blocks, layers, _ = self._split(records[:, 0])
         new = self._keys.without(blocks)
         self._keys.set(new, self.store.new_keys(len(new)), borrowed=False)
-        ticket = self.store.write(self._keys.of(blocks), layers, self.memory, slots[order].reshape(-1, heads))
+        parts = slots[order].reshape(-1, heads)
+        if self._key_slots is not None:
+            parts = np.concatenate([self._key_slots(records), parts], 1)
+        ticket = self.store.write(self._keys.of(blocks), layers, self.memory, parts)
         answer = np.empty(len(order), np.intp)
         answer[order] = np.arange(len(order)) // heads
         return ticket, answer
