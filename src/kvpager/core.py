@@ -357,7 +357,8 @@ class UnitTable:
 
     def whole(self, bases: Ids) -> Ids:
         """Ids of all units of the blocks that begin at `bases`, block by block."""
-        units: Ids = (bases[:, None] + np.arange(self.units_per_block, dtype=np.int32)).ravel()
+        inside = np.arange(self.units_per_block, dtype=np.int32)
+        units: Ids = (bases[:, None] + inside).ravel()
         return units
 
     def layer_view(self, values: NDArray[Any], layer: int) -> NDArray[Any]:

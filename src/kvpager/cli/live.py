@@ -44,6 +44,9 @@ def generate(
     selector: Annotated[str, typer.Option(help="Of a selective step; see 'kvpager list selectors'.")] = "outlier_mean",
     policy: PolicyOption = "blend",
     pool: Annotated[str, typer.Option(help="Who shares HBM: global, layer, equal.")] = "global",
+    keys: Annotated[
+        str | None, typer.Option(help="tiered: keys come and go with values. fast: they stay in HBM, which re-ranking needs.")
+    ] = None,
     prefetch: Annotated[str | None, typer.Option(help="A prefetcher; see 'kvpager list prefetchers'.")] = None,
     max_new_tokens: Annotated[int, typer.Option(min=0, help="Tokens to generate; 0 = only take in the prompt.")] = 64,
     context: Annotated[str | None, typer.Option(help="Longest context to plan for; default prompt and new tokens.")] = None,
@@ -92,7 +95,7 @@ def generate(
         )
     budget = plan_budget(
         loaded.geometry, context_tokens=max(needed, 0 if context is None else parse_tokens(context)), hbm=hbm, dram=dram,
-        selector=chosen,
+        selector=chosen, keys=keys,
     )  # fmt: skip
     if not json:
         typer.echo(budget.describe(), err=True)

@@ -48,12 +48,22 @@ class LiveBudget:
     @property
     def kv_bytes(self) -> int:
         """Payload of all KV."""
-        return self.units * self.layout.unit_bytes
+        return self.units * self.layout.kv_bytes
+
+    @property
+    def key_units(self) -> int:
+        """Slots for keys that never leave fast memory; open blocks of forks have room too."""
+        return self.units + self.staging_units if self.layout.split else 0
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload of tiers 0 and 1, keys that stay there included."""
+        return self.hbm_units * self.layout.unit_bytes + (self.units * self.layout.unit_bytes if self.layout.split else 0)
 
     @property
     def hbm_fraction(self) -> float:
         """Payload of tiers 0 and 1 over payload of all KV."""
-        return self.hbm_units / self.units
+        return self.payload_bytes / self.kv_bytes
 
     @property
     def staging_bytes(self) -> int:
@@ -63,7 +73,7 @@ class LiveBudget:
     @property
     def hbm_bytes(self) -> int:
         """All of it: payload, staging and metadata."""
-        return self.hbm_units * self.layout.unit_bytes + self.staging_bytes + self.metadata_bytes
+        return self.payload_bytes + self.staging_bytes + self.metadata_bytes
 
     def pager(self, disk_bytes: int, *, prefetching: bool = False) -> Budget:
         """Return it as the Pager wants it; a prefetcher may bring 1 % of HBM a step."""
@@ -74,9 +84,8 @@ class LiveBudget:
 
     def describe(self) -> str:
         """Return the three lines of HBM, and its share of the KV, in words."""
-        size = self.layout.unit_bytes
         extra = (self.staging_bytes + self.metadata_bytes) / self.kv_bytes
-        payload, whole = format_bytes(self.hbm_units * size), format_bytes(self.kv_bytes)
+        payload, whole = format_bytes(self.payload_bytes), format_bytes(self.kv_bytes)
         return (
             f"HBM: payload {payload} ({100 * self.hbm_fraction:.3g} % of {whole} KV), "
             f"staging {format_bytes(self.staging_bytes)}, metadata {format_bytes(self.metadata_bytes)} "
@@ -122,19 +131,21 @@ def live_budget(
     scratch = rows * (blocks + 1) * layout.kv_heads * layout.group * (layout.v_dim + 2) * 4
     metadata = round(units * (METADATA_BYTES_PER_UNIT + summary_bytes_per_unit)) + scratch
     least = 2 * rows * layout.layers * layout.kv_heads
+    keys = units if layout.split else 0
     if isinstance(hbm, str) and not hbm.strip().endswith("%") and not _is_number(hbm):
-        payload = (parse_bytes(hbm) - metadata) // size - staging
+        payload = (parse_bytes(hbm) - metadata) // size - staging - keys
     else:
-        payload = int(parse_share(str(hbm), whole_bytes=units * size) * units + 1e-9)
+        payload = int(parse_share(str(hbm), whole_bytes=units * layout.kv_bytes) * (units + keys) + 1e-9) - keys
     if payload < least:
-        total = (least + staging) * size + metadata
+        total = (least + staging + keys) * size + metadata
         raise CapacityError(
             f"HBM of {hbm} leaves {max(payload, 0) * size:,} bytes of payload, but the blocks being written need "
             f"{least * size:,} ({rows} row(s) x 2 blocks x {layout.layers} layers x {layout.kv_heads} KV heads), beside "
-            f"{staging * size:,} of staging and {metadata:,} of metadata: give at least {total:,} B in all, "
-            f"or {100 * least / units:.3g}% as a share"
+            f"{keys * size:,} of keys that stay, {staging * size:,} of staging and {metadata:,} of metadata: "
+            f"give at least {total:,} B in all, or {100 * (least + keys) / (units + keys):.3g}% as a share"
         )
-    in_dram = 0 if dram in (0, "0") else min(int(parse_share(str(dram), whole_bytes=units * size) * units + 1e-9), units)
+    dram_share = 0.0 if dram in (0, "0") else parse_share(str(dram), whole_bytes=units * size)
+    in_dram = min(int(dram_share * units + 1e-9), units)
     return LiveBudget(layout, units, min(payload, units), in_dram, staging, metadata)
 
 

@@ -24,7 +24,7 @@ class Counts:
     units, hits : int
         Units asked for in steps, and those that were in HBM when their batch was judged.
     prefill : int64 [6]
-        Units that prefills streamed, by tier.
+        Units that prefills and cropping read again, by tier.
     recomputed_tokens : int
         Tokens prefilled again because a block was lost.
     mass_read, mass_probes : float, int
@@ -46,7 +46,7 @@ class Counts:
         self.hits += int(np.count_nonzero(grant.tier <= HBM))
 
     def streamed(self, grant: Grant) -> None:
-        """Count what a prefill read again."""
+        """Count what a prefill, or cropping into a sealed block, read again."""
         self.prefill += np.bincount(grant.tier, minlength=6)
 
     @property

@@ -18,7 +18,7 @@ from kvpager.errors import BlockLostError, InvariantError, UnitsLost
 from kvpager.live.rows import Row
 from kvpager.live.step import Item, LayerStep, make_item
 from kvpager.live.stream import GROUP_BLOCKS, ManyQueries
-from kvpager.selectors.base import Selector
+from kvpager.selectors.base import ByKeys, Selector
 
 if TYPE_CHECKING:
     from kvpager.live.store import TieredStore
@@ -34,6 +34,8 @@ class _Call(NamedTuple):
     """A forward call under way."""
 
     step: int
+    before: int
+    """Rows that there were."""
     new: list[int]
     """Real tokens that each row gets."""
     opened: list[slice]
@@ -69,8 +71,9 @@ class Batch:
     # ── a forward call ───────────────────────────────────────────────────────────────────────────
 
     def attend(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, new: Sequence[int], *, scaling: float, softcap: float = 0.0
-    ) -> Tensor:
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, new: Sequence[int], *, scaling: float, softcap: float = 0.0,
+        finish: bool = True,
+    ) -> Tensor:  # fmt: skip
         """Take a layer's new keys and values, and attend to all tokens so far.
 
         Parameters
@@ -85,6 +88,8 @@ class Batch:
             How many of the tokens are real, by row: the last ones.
         scaling, softcap : float
             Of the logits.
+        finish : bool
+            Whether the call is complete after the last layer; otherwise `finish` completes it.
 
         Returns
         -------
@@ -99,13 +104,22 @@ class Batch:
             If HBM, or HBM and disk, cannot hold what must be held.
         """
         try:
-            return self._attend(layer, query, key, value, list(new), scaling, softcap)
+            output = self._attend(layer, query, key, value, list(new), scaling, softcap)
         except UnitsLost as lost:
             self.rollback()
-            raise self._lost(lost) from lost
+            raise self.lost(lost) from lost
         except BaseException:
             self.rollback()
             raise
+        if finish and layer == self.store.layout.layers - 1:
+            self.finish()
+        return output
+
+    def finish(self) -> None:
+        """Complete the call: what it brought is part of the rows."""
+        call, self._call = self._current(), None
+        for row, count in zip(self.rows, call.new, strict=True):
+            row.tokens += count
 
     def _attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, new: list[int], scaling: float, softcap: float
@@ -133,16 +147,12 @@ class Batch:
         else:
             self._step(tick, output, scaled, softcap)
         store.driver.prefetch(tick)
-        if layer == store.layout.layers - 1:
-            for row, count in zip(self.rows, new, strict=True):
-                row.tokens += count
-            self._call = None
         return output
 
     def _begin(self, new: list[int], rows: int) -> _Call:
         """Start a call: seal what the last one completed, open what this one writes to."""
         store, table = self.store, self.store.table
-        size = table.block_size
+        size, before = table.block_size, len(self.rows)
         while len(self.rows) < rows:
             self.rows.append(Row(table.new_sequence()))
         if len(self.rows) != rows:
@@ -160,7 +170,7 @@ class Batch:
             row.refresh(table)
             admitted.append(slice(first, whole))
             opened.append(slice(whole, last))
-        return _Call(tick.step, new, opened, admitted)
+        return _Call(tick.step, before, new, opened, admitted)
 
     def seal(self, tick: Tick) -> None:
         """Seal the rows' full blocks, and issue their backups."""
@@ -187,13 +197,13 @@ class Batch:
         for number, (row, count) in enumerate(zip(self.rows, call.new, strict=True)):
             for position in range(query.shape[2] - count, query.shape[2]):
                 own = np.ascontiguousarray(query[number, :, position].numpy())
-                mask = self._choose(tick, row, own) if alone else np.ones((store.layout.kv_heads, row.sealed), np.bool_)
+                mask = self._choose(tick, row, own, softcap) if alone else np.ones((store.layout.kv_heads, row.sealed), np.bool_)
                 context = row.tokens + position - (query.shape[2] - count) + 1
                 items.append(make_item(store.table, tick.layer, number, own, row.bases, mask, context))
                 places.append((number, position))
         if not items:
             return
-        step = LayerStep(store.kernel, store.memory, store.memory.arena.memory, store.table, store.layout.v_dim, items, softcap)
+        step = LayerStep(store.kernel, store.memory.source, store.table, store.layout.v_dim, items, softcap)
 
         def seen() -> Seen:
             step.finish()
@@ -212,14 +222,14 @@ class Batch:
         store, row = self.store, self.rows[item.row]
         everything = np.ones((store.layout.kv_heads, row.sealed), np.bool_)
         whole = make_item(store.table, tick.layer, item.row, item.query, row.bases, everything, row.tokens + 1)
-        step = LayerStep(store.kernel, store.memory, store.memory.arena.memory, store.table, store.layout.v_dim, [whole], softcap)
+        step = LayerStep(store.kernel, store.memory.source, store.table, store.layout.v_dim, [whole], softcap)
         store.driver.stream(tick, step.demand, step.attend)
         step.finish()
         units, mass = step.mass()
         store.counts.mass_read += float(mass[np.isin(units, item.units)].sum(dtype=np.float64)) / store.layout.kv_heads
         store.counts.mass_probes += 1
 
-    def _choose(self, tick: Tick, row: Row, query: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def _choose(self, tick: Tick, row: Row, query: NDArray[np.float32], softcap: float) -> NDArray[np.bool_]:
         """Which complete blocks a query reads, bool [kv_heads, blocks]."""
         store, heads = self.store, self.store.layout.kv_heads
         if self.selector is None or row.sealed == 0:
@@ -230,6 +240,8 @@ class Batch:
             previous[:, : before.shape[1]] = before
         bases = row.bases[: row.sealed]
         view = store.view(tick, self.selector, query.reshape(heads, -1, query.shape[1]), bases, previous)
+        if isinstance(self.selector, ByKeys) and self.selector.rerank:
+            view = view._replace(bound=store.exact_scores(view, self.selector.candidates(view), query, bases, softcap))
         mask = self.selector.select(view)
         row.previous[tick.layer] = mask
         return mask
@@ -266,9 +278,9 @@ class Batch:
 
             def gather(units: Ids, bases: Ids = bases, keys: Tensor = keys, values: Tensor = values) -> None:
                 block = np.searchsorted(bases, units, side="right") - 1
-                head, slots = store.table.kv_head[units], store.memory.slots(units)
-                keys[head, :, block] = layout.floats(store.keys[slots])
-                values[head, block] = layout.floats(store.values[slots])
+                head = store.table.kv_head[units]
+                keys[head, :, block] = layout.floats(store.keys[store.memory.key_slots(units)])
+                values[head, block] = layout.floats(store.values[store.memory.slots(units)])
 
             grant = store.driver.stream(tick, row.units(store.table, tick.layer, part), gather)
             store.counts.streamed(grant)
@@ -280,9 +292,9 @@ class Batch:
         before = row.tokens - row.sealed * store.table.block_size
         keys, values = key.mT, value
         if before:
-            slots = store.memory.slots(row.units(store.table, layer, slice(row.sealed, row.sealed + 1)))
-            keys = torch.cat([store.layout.floats(store.keys[slots][..., :before]), keys], -1)
-            values = torch.cat([store.layout.floats(store.values[slots][:, :before]), values], 1)
+            units, memory = row.units(store.table, layer, slice(row.sealed, row.sealed + 1)), store.memory
+            keys = torch.cat([store.layout.floats(store.keys[memory.key_slots(units)][..., :before]), keys], -1)
+            values = torch.cat([store.layout.floats(store.values[memory.slots(units)][:, :before]), values], 1)
         return keys.contiguous(), values.contiguous()
 
     def _writer(self, layer: int, key: Tensor, value: Tensor) -> Any:
@@ -306,8 +318,9 @@ class Batch:
 
         def write(units: Ids) -> None:
             block = np.searchsorted(base, units, side="right") - 1
-            head, slots = store.table.kv_head[units], store.memory.slots(units)
-            store.keys[slots], store.values[slots] = bits[0][block, head], bits[1][block, head]
+            head = store.table.kv_head[units]
+            store.keys[store.memory.key_slots(units)] = bits[0][block, head]
+            store.values[store.memory.slots(units)] = bits[1][block, head]
 
         return write
 
@@ -322,10 +335,10 @@ class Batch:
             if admitted.start <= block < admitted.stop:
                 continue
             begin, end = max(block * size, first), min((block + 1) * size, stop)
-            slots = store.memory.slots(row.units(store.table, layer, slice(block, block + 1)))
+            units = row.units(store.table, layer, slice(block, block + 1))
             inside, source = slice(begin - block * size, end - block * size), slice(begin - first, end - first)
-            store.keys[slots, :, inside] = keys[:, source].transpose(0, 2, 1)
-            store.values[slots, inside] = values[:, source]
+            store.keys[store.memory.key_slots(units), :, inside] = keys[:, source].transpose(0, 2, 1)
+            store.values[store.memory.slots(units), inside] = values[:, source]
 
     def _current(self) -> _Call:
         if self._call is None:
@@ -342,8 +355,12 @@ class Batch:
         for row in self.rows:
             store.release(tick, store.table.truncate(row.sequence, row.tokens))
             row.refresh(store.table)
+        for row in self.rows[call.before :]:
+            store.table.free(row.sequence)
+        del self.rows[call.before :]
 
-    def _lost(self, error: UnitsLost) -> BlockLostError:
+    def lost(self, error: UnitsLost) -> BlockLostError:
+        """Say which block of the session `error` is about."""
         unit, table = int(error.units[0]), self.store.table
         layer = self.store.layer_numbers[int(table.layer[unit])]
         return BlockLostError(self.name, layer, int(table.first_token[unit]) // table.block_size, error.tier)

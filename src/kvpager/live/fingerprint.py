@@ -46,7 +46,7 @@ def fingerprint(loaded: Any, layout: Layout) -> str:
         "format": FORMAT,
         "weights": weights[:32],
         "kv": layout.element,
-        "layout": "x".join(str(part) for part in layout[:-1]),
+        "layout": "x".join(str(part) for part in layout if not isinstance(part, str)),
         "rope": _digest(rope),
         "windows": _digest(windows),
     }

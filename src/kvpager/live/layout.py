@@ -21,7 +21,8 @@ ELEMENTS: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16
 class Layout(NamedTuple):
     """Shape of the units of a model's full-attention layers.
 
-    A unit is one KV head's block of one layer: K as ``[k_dim, block_size]``, then V as ``[block_size, v_dim]``.
+    A unit is one KV head's block of one layer: K as ``[k_dim, block_size]``, then V as ``[block_size, v_dim]``. In a
+    split layout, K stays in fast memory and a unit is V alone; both take a slot of the same size.
     """
 
     layers: int
@@ -34,16 +35,18 @@ class Layout(NamedTuple):
     block_size: int
     element: str
     """``"float32"`` or ``"bfloat16"``."""
+    split: bool = False
+    """Whether keys stay in fast memory."""
 
     @classmethod
-    def of(cls, geometry: KVGeometry, *, block_size: int = 16, element: str = "float32") -> Layout:
+    def of(cls, geometry: KVGeometry, *, block_size: int = 16, element: str = "float32", split: bool = False) -> Layout:
         """Return the layout of a model.
 
         Raises
         ------
         ModelError
-            If its full-attention layers differ in shape, share KV, or keep no plain K and V; or for an element type
-            that cannot be stored.
+            If its full-attention layers differ in shape, share KV, or keep no plain K and V; for an element type that
+            cannot be stored; or if K and V of a split layout differ in size.
         """
         if element not in ELEMENTS:
             raise ModelError(f"model {geometry.name!r} keeps its KV as {element}: load it as {' or '.join(ELEMENTS)}")
@@ -56,18 +59,30 @@ class Layout(NamedTuple):
                 f"model {geometry.name!r}: its full-attention layers share KV, differ in shape, or keep no plain K and V: "
                 "the live cache knows one shape of K and V; choose another model"
             )
+        if split and shape.k_dim != shape.v_dim:
+            raise ModelError(f"model {geometry.name!r} has keys and values of different size: its keys cannot be kept apart")
         group = geometry.num_q_heads // shape.num_kv_heads
-        return cls(len(geometry.full_layers), shape.num_kv_heads, group, shape.k_dim, shape.v_dim, block_size, element)
+        return cls(len(geometry.full_layers), shape.num_kv_heads, group, shape.k_dim, shape.v_dim, block_size, element, split)
 
     @property
-    def unit_elements(self) -> int:
-        """Elements of a unit, K and V."""
-        return self.block_size * (self.k_dim + self.v_dim)
+    def kv_bytes(self) -> int:
+        """K and V of one KV head's block."""
+        return self.block_size * (self.k_dim + self.v_dim) * ELEMENTS[self.element].itemsize
 
     @property
     def unit_bytes(self) -> int:
-        """Payload of a unit."""
-        return self.unit_elements * ELEMENTS[self.element].itemsize
+        """Payload of a unit, and size of a slot."""
+        return self.kv_bytes // 2 if self.split else self.kv_bytes
+
+    @property
+    def parts(self) -> int:
+        """Parts of a record on disk: a KV head's unit each; split, all heads' keys, then all heads' values."""
+        return self.kv_heads * (2 if self.split else 1)
+
+    @property
+    def whole(self) -> Layout:
+        """The layout with K and V together."""
+        return self._replace(split=False)
 
     @property
     def block_bytes(self) -> int:
@@ -77,12 +92,13 @@ class Layout(NamedTuple):
     def keys(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
         """View of an arena's keys, ``[slots, k_dim, block_size]``."""
         whole: NDArray[Any] = memory.view(ELEMENTS[self.element])
-        return whole[:, : self.k_dim * self.block_size].reshape(len(memory), self.k_dim, self.block_size)
+        return whole[:, : self.k_dim * self.block_size].reshape(len(memory), self.k_dim, self.block_size)  # split: all of it
 
     def values(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
         """View of an arena's values, ``[slots, block_size, v_dim]``."""
         whole: NDArray[Any] = memory.view(ELEMENTS[self.element])
-        return whole[:, self.k_dim * self.block_size :].reshape(len(memory), self.block_size, self.v_dim)
+        first = 0 if self.split else self.k_dim * self.block_size
+        return whole[:, first:].reshape(len(memory), self.block_size, self.v_dim)
 
     def bits(self, numbers: Tensor) -> NDArray[Any]:
         """Return `numbers` as they are stored."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvpager.core import DRAM, NVME, KVGeometry
+from kvpager.errors import BadInput
 from kvpager.live.budget import LANES, LiveBudget, live_budget
 from kvpager.live.fingerprint import fingerprint
 from kvpager.live.layout import Layout
@@ -34,6 +35,7 @@ def plan_budget(
     selector: str | None = None,
     block_size: int = 16,
     element: str = "float32",
+    keys: str | None = None,
 ) -> LiveBudget:
     """Work out the sizes of a live cache, key summaries included.
 
@@ -53,6 +55,8 @@ def plan_budget(
         Tokens of a block.
     element : str
         Element type of K and V.
+    keys : {"tiered", "fast"}, optional
+        Whether keys come and go with their values, or stay in fast memory; default as the selector needs them.
 
     Raises
     ------
@@ -61,8 +65,12 @@ def plan_budget(
     CapacityError
         If HBM is too small; the message adds up what it must hold.
     """
-    layout = Layout.of(geometry, block_size=block_size, element=element)
-    name = None if selector is None else getattr(make_selector(selector), "summary", None)
+    if keys not in (None, "tiered", "fast"):
+        raise BadInput(f"keys {keys!r} cannot be kept: choose tiered or fast")
+    chosen = None if selector is None else make_selector(selector)
+    split = keys == "fast" or (keys is None and bool(getattr(chosen, "rerank", 0)))
+    layout = Layout.of(geometry, block_size=block_size, element=element, split=split)
+    name = getattr(chosen, "summary", None)
     per_unit = 0.0
     if name is not None:
         per_unit = SUMMARIES[name](layout.layers, layout.kv_heads, layout.k_dim, layout.block_size).bytes_per_block
@@ -134,5 +142,5 @@ def open_store(
         )  # fmt: skip
         stack.enter_context(store)
         yield store
-        if record is not None:
+        if record is not None and getattr(store.driver, "telling", False):
             writer.close(tally.counts.document({DRAM: store.dram, NVME: store.disk}, layout.unit_bytes))

@@ -68,8 +68,7 @@ def crop(store: TieredStore, rows: list[Row], tokens: int) -> None:
         row.previous = {layer: mask[:, : row.sealed] for layer, mask in row.previous.items()}
         row.refresh(table)
         if content is not None:
-            slots = open_blocks(store, row.bases[cut : cut + 1])
-            store.memory.arena.memory[slots] = content
+            store.memory.fill(open_blocks(store, row.bases[cut : cut + 1]), content)
 
 
 def end(store: TieredStore, rows: Sequence[Row]) -> None:
@@ -83,25 +82,24 @@ def _now(store: TieredStore) -> Tick:
 
 
 def open_blocks(store: TieredStore, bases: Ids) -> Ids:
-    """Open blocks in HBM, layer by layer as a forward call does; return the slots of all their units, ascending by unit."""
+    """Open blocks in HBM, layer by layer as a forward call does; return all their units, ascending."""
     for layer in range(store.layout.layers):
         store.driver.append(Tick(store.step, layer), store.table.at_layer(bases, layer))
-    return store.memory.slots(store.table.whole(bases))
+    return store.table.whole(bases)
 
 
 def _copy_open(store: TieredStore, old: Ids, new: Ids) -> None:
-    memory = store.memory.arena.memory
-    slots = open_blocks(store, new)
-    memory[slots] = memory[store.memory.slots(store.table.whole(old))]
+    units = open_blocks(store, new)
+    store.memory.fill(units, store.memory.content(store.table.whole(old)))
 
 
 def _content(store: TieredStore, row: Row, block: int) -> NDArray[Any]:
     """Bytes of all units of one of a row's sealed blocks, wherever they are, [units, unit_bytes]."""
     units = store.table.whole(row.bases[block : block + 1])
-    content = np.empty((len(units), store.layout.unit_bytes), np.uint8)
+    content = np.empty((len(units), store.layout.kv_bytes), np.uint8)
 
     def take(part: Ids) -> None:
-        content[part - units[0]] = store.memory.arena.memory[store.memory.slots(part)]
+        content[part - units[0]] = store.memory.content(part)
 
     store.counts.streamed(store.driver.stream(_now(store), units, take))
     return content

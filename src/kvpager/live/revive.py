@@ -57,7 +57,7 @@ def first_lost(store: TieredStore, row: Row) -> int | None:
     table, layers = store.table, np.arange(store.layout.layers, dtype=np.int32)
     keys = keys_of(store, row)
     held = store.slabs.holds(keys.repeat(len(layers)), np.tile(layers, len(keys))).reshape(len(keys), len(layers)).all(1)
-    units = table.whole(row.bases[: row.sealed]).reshape(len(keys), -1)
+    units = table.whole(row.bases[: row.sealed]).reshape(len(keys), table.units_per_block)
     lost = np.flatnonzero(~held | (store.pager.pages.where[units] == RECOMPUTE).any(1))
     return int(lost[0]) if len(lost) else None
 
@@ -68,9 +68,9 @@ def take(store: TieredStore, row: Row) -> dict[str, Tensor]:
     arrays = {f"previous.{layer}": torch.from_numpy(mask) for layer, mask in row.previous.items()}
     used = row.tokens - row.sealed * table.block_size
     if used:
-        content = store.memory.arena.memory[store.memory.slots(table.whole(row.bases[row.sealed :]))]
-        layout.keys(content)[..., used:] = 0  # what the slots held before is none of the session's
-        layout.values(content)[:, used:] = 0
+        content = store.memory.content(table.whole(row.bases[row.sealed :]))
+        layout.whole.keys(content)[..., used:] = 0  # what the slots held before is none of the session's
+        layout.whole.values(content)[:, used:] = 0
         arrays["open"] = torch.from_numpy(content)
     if store.summary is not None and row.sealed:
         known = store.summary.take(row.bases[: row.sealed] // table.units_per_block)
@@ -98,12 +98,12 @@ def put_back(store: TieredStore, parked: Parked) -> Row:
             table.seal(units)
             store.disk.adopt(units[:: table.units_per_block] // table.units_per_block, parked.keys[row.sealed :])
             store.driver.adopt(tick, units)
+            store.load_keys(units)
         row.sealed, row.tokens = len(parked.keys), parked.cached
         if "open" in parked.arrays:
             table.open_many(row.sequence, 1)
             row.refresh(table)
-            slots = open_blocks(store, row.bases[row.sealed :])
-            store.memory.arena.memory[slots] = parked.arrays["open"].numpy()
+            store.memory.fill(open_blocks(store, row.bases[row.sealed :]), parked.arrays["open"].numpy())
     except BaseException:
         end(store, [row])
         raise
@@ -148,7 +148,7 @@ def _read_keys(store: TieredStore, tick: Tick, bases: Ids) -> None:
 
     def gather(units: Ids) -> None:
         block = np.searchsorted(bases, units, side="right") - 1
-        found = layout.floats(store.keys[store.memory.slots(units)])
+        found = layout.floats(store.keys[store.memory.key_slots(units)])
         keys[block, store.table.kv_head[units]] = found.mT.numpy()
 
     store.counts.streamed(store.driver.stream(tick, store.table.at_layer(bases, tick.layer), gather))

@@ -5,13 +5,13 @@ A decode step is one query a row; a step that checks drafted tokens is a few, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids, UnitTable
-from kvpager.driver import Memory
 from kvpager.live.kernels.partials import Partials
 
 __all__ = ["Item", "Kernel", "LayerStep", "make_item"]
@@ -93,10 +93,8 @@ class LayerStep:
     ----------
     kernel : Kernel
         Computes.
-    memory : Memory
-        Tells the slots.
-    arena : uint8 [slots, unit_bytes]
-        What the slots hold.
+    source : callable
+        Tells in which memory units stand, K and V together, and in which of its slots.
     table : UnitTable
         Units.
     v_dim : int
@@ -117,14 +115,13 @@ class LayerStep:
     def __init__(
         self,
         kernel: Kernel,
-        memory: Memory,
-        arena: NDArray[np.uint8],
+        source: Callable[[Ids], tuple[NDArray[np.uint8], Ids]],
         table: UnitTable,
         v_dim: int,
         items: list[Item],
         softcap: float = 0.0,
     ) -> None:
-        self._kernel, self._memory, self._arena, self._table, self._v_dim = kernel, memory, arena, table, v_dim
+        self._kernel, self._source, self._table, self._v_dim = kernel, source, table, v_dim
         self._items, self._softcap = items, softcap
         self._orders: list[tuple[NDArray[np.intp], Ids]] = []
         self._partials: list[Partials | None] = [None] * len(items)
@@ -192,15 +189,15 @@ class LayerStep:
             group = len(item.query) // (len(item.starts) - 1)
             out = self._partials[number] = Partials.empty(len(item.units), group, self._v_dim)
         units = item.units[places]
+        memory, slots = self._source(units)
         self._kernel.partials(
-            item.query, self._arena, self._memory.slots(units), self._table.kv_head[units], places.astype(np.int32), out,
-            item.tokens[places], self._softcap,
+            item.query, memory, slots, self._table.kv_head[units], places.astype(np.int32), out, item.tokens[places],
+            self._softcap,
         )  # fmt: skip
 
     def _finish_at_once(self) -> None:
         for item in self._items:
-            output, mass = self._kernel.attend(
-                item.query, self._arena, self._memory.slots(item.units), item.starts, item.tokens, self._softcap
-            )
+            memory, slots = self._source(item.units)
+            output, mass = self._kernel.attend(item.query, memory, slots, item.starts, item.tokens, self._softcap)
             self.outputs.append(output)
             self._masses.append(mass)

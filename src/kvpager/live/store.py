@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kvpager.core import DRAM, HBM, NVME, TIER_NAMES, Ids, Seen, Tick, UnitTable
@@ -17,7 +18,7 @@ from kvpager.errors import BadInput
 from kvpager.live.budget import LANES, LiveBudget
 from kvpager.live.counts import Counts
 from kvpager.live.kernels import kernel_for
-from kvpager.live.memory import HBMMemory
+from kvpager.live.memory import HBMMemory, SplitMemory
 from kvpager.live.park import Shelf
 from kvpager.live.step import Kernel
 from kvpager.live.summaries import SUMMARIES, Summary
@@ -115,22 +116,27 @@ class TieredStore:
         if ranks.needs & {"unread_mass", "future"}:
             raise BadInput(f"policy {policy!r} needs what no live run has (unread mass, or the future): choose another")
         self.selector = None if selector is None else make_selector(selector)
+        if getattr(self.selector, "rerank", 0) and not layout.split:
+            raise BadInput(
+                f"selector {selector!r} ranks by exact keys, and here they leave fast memory with their values: keep the keys "
+                "there (--keys fast), or read more instead (--read)"
+            )
         name = self.summary_name = getattr(self.selector, "summary", None)
         self.summary: Summary | None = (
             SUMMARIES[name](layout.layers, layout.kv_heads, layout.k_dim, layout.block_size) if name else None
         )
         self.table = make_table(layout.layers, layout.kv_heads, layout.block_size, layout.unit_bytes)
         self.scores = MassEMA(self.table, 0.2) if self.selector is not None and "score" in self.selector.needs else None
-        record = layout.kv_heads * layout.unit_bytes + 2 * 4096
+        record = layout.parts * layout.unit_bytes + 2 * 4096
         disk = max(256 << 20, 2 * budget.units // layout.kv_heads * record) if disk_bytes is None else disk_bytes
         self.path = Path(path)
         self.slabs = SlabStore(
-            path, parts=layout.kv_heads, part_bytes=layout.unit_bytes, layers=layout.layers, fingerprint=fingerprint,
+            path, parts=layout.parts, part_bytes=layout.unit_bytes, layers=layout.layers, fingerprint=fingerprint,
             capacity_bytes=disk, slab_bytes=min(64 << 20, max(disk // 4 // 4096 * 4096, record)),
         )  # fmt: skip
         try:
-            arena = Arena(budget.hbm_units + budget.staging_units, layout.unit_bytes)
-            self.memory = HBMMemory(self.table, arena)
+            arena = Arena(budget.hbm_units + budget.staging_units + budget.key_units, layout.unit_bytes)
+            self.memory = SplitMemory(self.table, arena) if layout.split else HBMMemory(self.table, arena)
             self.keys, self.values = layout.keys(arena.memory), layout.values(arena.memory)
             prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
             self.pager = Pager(
@@ -142,7 +148,7 @@ class TieredStore:
                 seed=seed,
                 lanes=LANES,
             )
-            self.disk = SlabTier(self.table, self.slabs, arena.memory)
+            self.disk = SlabTier(self.table, self.slabs, arena.memory, self.memory.key_slots if layout.split else None)
             self.dram = DramTier(self.table, arena.memory, budget.dram_units)
             self.driver = make_driver(self.pager, {DRAM: self.dram, NVME: self.disk}, memory=self.memory, lockstep=lockstep)
             self.kernel: Kernel = kernel_for(
@@ -213,6 +219,7 @@ class TieredStore:
         """Forget units whose last holder has gone."""
         if len(units):
             self.driver.release(tick, units)
+            self.memory.forget(units)
             if self.summary is not None:
                 self.summary.drop(np.unique(units // self.table.units_per_block))
 
@@ -222,8 +229,51 @@ class TieredStore:
             return
         shape = (len(bases), self.layout.kv_heads, self.layout.block_size, self.layout.k_dim)
         for layer in range(self.layout.layers):
-            keys = self.layout.floats(self.keys[self.memory.slots(self.table.at_layer(bases, layer))])
+            keys = self.layout.floats(self.keys[self.memory.key_slots(self.table.at_layer(bases, layer))])
             self.summary.put(layer, bases // self.table.units_per_block, keys.mT.reshape(shape).numpy())
+
+    def load_keys(self, units: Ids) -> None:
+        """Read the keys of adopted `units` to where keys stay, if they stay; units whose keys are damaged are lost."""
+        if isinstance(self.memory, SplitMemory) and len(units):
+            good = self.disk.load_keys(units, self.memory.hold_keys(units))
+            if not good.all():
+                self.driver.recover(units[~good])
+
+    def exact_scores(
+        self, view: View, candidates: NDArray[np.bool_], query: NDArray[np.float32], bases: Ids, softcap: float
+    ) -> NDArray[np.float32]:
+        """Score candidates by their keys: each block's share of the mass on all of them, mean over the group.
+
+        Parameters
+        ----------
+        view : View
+            What they were chosen by.
+        candidates : bool [kv_heads, blocks]
+            Which to score.
+        query : float32 [kv_heads * group, k_dim]
+            Scaled.
+        bases : int32 [blocks]
+            First units of the blocks.
+        softcap : float
+            Of the logits; 0 = none.
+
+        Returns
+        -------
+        float32 [kv_heads, blocks]
+            ``-inf`` for the others.
+        """
+        head, block = np.nonzero(candidates)
+        units = (bases[block] + (view.tick.layer * self.layout.kv_heads + head)).astype(np.int32)
+        keys = self.layout.floats(self.keys[self.memory.key_slots(units)])
+        logits = torch.bmm(torch.from_numpy(query).view(self.layout.kv_heads, -1, query.shape[1])[head], keys)
+        if softcap:
+            logits = torch.tanh(logits / softcap) * softcap
+        scores = np.full(candidates.shape, -np.inf, np.float32)
+        each = torch.logsumexp(logits, -1)
+        for number, count in enumerate(candidates.sum(1).tolist()):
+            mine = each[head == number] if count else each[:0]
+            scores[number, candidates[number]] = torch.softmax(mine, 0).mean(1).numpy()
+        return scores
 
     def saw(self, seen: Seen) -> Seen:
         """Take note of the mass of what was read, and pass it on."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, Cache, CacheLayerMixin, get_layer_types_and_kwargs
 
-from kvpager.errors import BadInput, InvariantError, ModelError
+from kvpager.errors import BadInput, InvariantError, ModelError, UnitsLost
 from kvpager.live.engine import Batch
 from kvpager.live.reshape import crop, end, fork, rearrange
 from kvpager.live.store import TieredStore
@@ -46,7 +47,9 @@ class TieredLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
         self._new = (key_states, value_states)
         tokens = self._cache.tokens + key_states.shape[-2]
-        keys, values = (new.new_empty(1).expand(*new.shape[:2], tokens, new.shape[-1]) for new in (key_states, value_states))
+        keys, values = (  # on no device: whatever but kvpager's attention function looks at them fails
+            new.new_empty((*new.shape[:2], tokens, new.shape[-1]), device="meta") for new in (key_states, value_states)
+        )
         setattr(keys, TAG, self)
         return keys, values
 
@@ -106,6 +109,11 @@ class TieredCache(Cache):
                 f"the model has full attention in layers {list(full)}, the store was opened for {list(store.layer_numbers)}: "
                 "open a store for this model"
             )
+        strange = set(kinds) - {"full_attention", "sliding_attention", "chunked_attention"}
+        if strange:
+            raise ModelError(
+                f"the model has layers of kind {sorted(strange)}, which the tiered cache cannot roll back: use another cache"
+            )
         model.set_attn_implementation(ATTENTION)
         numbers = iter(range(len(full)))
         layers = [
@@ -126,30 +134,66 @@ class TieredCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Take a layer's new keys and values; at a call's first layer, undo a call that was broken off."""
+        """Take a layer's new keys and values; at a call's first layer, undo a call that was broken off.
+
+        Raises
+        ------
+        ModelError
+            If the model is compiled, in training, or set to another attention implementation.
+        """
         if layer_idx <= self._at:
             self.rollback()
+            self._refuse(key_states)
             self._before = [dict(vars(layer)) for layer in self._others]
         self._at = layer_idx
         keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        if layer_idx == len(self.layers) - 1 and not isinstance(self.layers[layer_idx], TieredLayer):
+            self._finish(key_states.shape[-2])
         return keys, values
+
+    def _refuse(self, keys: Tensor) -> None:
+        """Refuse what would go wrong, in silence or in other words."""
+        if torch.compiler.is_compiling() or get_eval_frame_callback():  # the latter: code that Dynamo gave up tracing
+            raise ModelError("the tiered cache reads tiers between a layer's operations: run the model without torch.compile")
+        chosen = self.model.config.get_text_config(decoder=True)._attn_implementation
+        if chosen != ATTENTION:
+            raise ModelError(
+                f"the model's attention implementation is {chosen!r} now, which knows no tiers: "
+                f"call model.set_attn_implementation({ATTENTION!r}) again"
+            )
+        if self.model.training or keys.requires_grad:
+            raise ModelError("the tiered cache computes no gradients: call model.eval(), and run it under torch.inference_mode()")
+        if keys.device.type != "cpu":
+            raise ModelError(f"the tiered cache runs on a CPU, and the model is on {keys.device}: move it with model.to('cpu')")
+
+    def _finish(self, queries: int) -> None:
+        self.batch.finish()
+        self.tokens += queries
 
     def attend(
         self, number: int, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, softcap: float
     ) -> Tensor:
         """Attend in tiered layer `number`; after the last one, the call is complete."""
-        if query.device.type != "cpu":
-            raise ModelError(f"the tiered cache runs on a CPU, and the model is on {query.device}: move it with model.to('cpu')")
         try:
             if number == 0:
                 self._new = self._real_tokens(mask, len(query), query.shape[2])
-            output = self.batch.attend(number, query, key, value, self._new, scaling=scaling, softcap=softcap)
+            output = self.batch.attend(number, query, key, value, self._new, scaling=scaling, softcap=softcap, finish=False)
         except BaseException:
             self.rollback()
             raise
-        if number == len(self.store.layer_numbers) - 1:
-            self.tokens += query.shape[2]
+        if self.store.layer_numbers[number] == len(self.layers) - 1:
+            self._finish(query.shape[2])
         return output.to(query.dtype)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens of complete calls, padding included: the same for all layers."""
+        return self.tokens
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return keys' length and offset. Masks are made before a call's first layer: a call that was broken off is undone."""
+        self.rollback()
+        length, offset = super().get_mask_sizes(query_length, layer_idx)
+        return length, offset
 
     def rollback(self) -> None:
         """Return to the last complete forward call, if one was broken off."""
@@ -169,9 +213,14 @@ class TieredCache(Cache):
         BadInput
             For a mask that is more than causal attention with padding on the left.
         """
-        if mask is None:
-            return [queries] * rows
         known = [row.tokens for row in self.batch.rows] or [0] * rows
+        if mask is None:
+            for row, tokens in enumerate(known):
+                if tokens != self.tokens:
+                    raise BadInput(
+                        f"row {row} begins with {self.tokens - tokens} tokens of padding: pass its attention mask at each call"
+                    )
+            return [queries] * rows
         columns = torch.arange(self.tokens + queries)
         position = self.tokens + torch.arange(queries)
         real = mask[:, 0, -1, self.tokens :].sum(-1).tolist() if mask.dtype == torch.bool else [-1] * rows
@@ -183,8 +232,8 @@ class TieredCache(Cache):
             seen = (columns >= start) & (columns <= position[:, None])
             if count < 0 or not torch.equal(here[queries - count :], seen[queries - count :]):
                 raise BadInput(
-                    f"row {row}: its attention mask is not causal with padding on the left, which is all that the tiered cache "
-                    "knows: pad on the left, or use another cache"
+                    f"row {row}: its attention mask ({mask.dtype}) is not boolean and causal with padding on the left, which is "
+                    "all that the tiered cache knows: pad on the left, or use another cache"
                 )
         return real
 
@@ -213,11 +262,23 @@ class TieredCache(Cache):
         """Take tokens off the end: ``crop(-n)`` takes n, as transformers has it."""
         if tokens_to_remove > 0:
             raise BadInput(f"crop({tokens_to_remove}): give how many tokens to remove as a negative number")
+        if self.tokens + tokens_to_remove < 0:
+            raise BadInput(
+                f"a cache of {self.tokens} tokens cannot be cropped by {-tokens_to_remove}: crop by {self.tokens} at most"
+            )
         self.rollback()
-        crop(self.store, self.batch.rows, -tokens_to_remove)
+        before = [dict(vars(layer)) for layer in self._others]
+        try:
+            for layer in self._others:
+                layer.crop(tokens_to_remove)
+            crop(self.store, self.batch.rows, -tokens_to_remove)
+        except BaseException as error:
+            for layer, state in zip(self._others, before, strict=True):
+                vars(layer).update(state)
+            if isinstance(error, UnitsLost):
+                raise self.batch.lost(error) from error
+            raise
         self.tokens += tokens_to_remove
-        for layer in self._others:
-            layer.crop(tokens_to_remove)
 
     def reset(self) -> None:
         """Forget everything."""
