@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kvpager.errors import BadInput
 from kvpager.replay.ladder import LADDER_SIZES, NOTE_HBM_FRACTION, bounds_of, ladder
@@ -16,7 +17,10 @@ from kvpager.replay.study import CURVE_POLICIES, CURVE_SIZES, access_definitions
 from kvpager.replay.sweep import Source
 from kvpager.traces.attention import check_target, read_recording
 
-__all__ = ["FULL", "QUICK", "Bar", "Scale", "demo", "study"]
+if TYPE_CHECKING:
+    from kvpager.live.transformers import LoadedModel
+
+__all__ = ["FULL", "QUICK", "Bar", "Scale", "demo", "live", "study"]
 
 
 class Bar(Protocol):
@@ -41,16 +45,24 @@ class Scale:
     curve_sizes: tuple[float, ...]
     curve_policies: tuple[str, ...]
     curve_pools: tuple[str, ...]
+    live_context_tokens: int
+    live_steps: int
 
 
-QUICK = Scale(1536, 32, False, (0.054, 0.10, 0.25, 0.50), ("lru", "ema", "blend", "belady"), ("global", "equal"))
-FULL = Scale(3968, 96, True, CURVE_SIZES, CURVE_POLICIES, ("global", "layer", "equal"))
+QUICK = Scale(1536, 32, False, (0.054, 0.10, 0.25, 0.50), ("lru", "ema", "blend", "belady"), ("global", "equal"), 768, 16)
+FULL = Scale(3968, 96, True, CURVE_SIZES, CURVE_POLICIES, ("global", "layer", "equal"), 2048, 48)
+
+LIVE_SELECTOR = "outlier_mean:read_fraction=0.1"
+"""What a selective step of the live run reads."""
+
+LOGGED, PREDICTED = ("blend", "10%"), ("ema", "20%")
+"""Policy and HBM of the live run that is logged, and of the one that its log predicts."""
 
 
 def demo(
     out: Path, *, scale: Scale, stage: Stage, command: str, seed: int = 0, jobs: int = 0, pngs: bool = False
 ) -> dict[str, Any]:
-    """Record, replay, judge and report, into the directory `out`.
+    """Record, replay, run, judge and report, into the directory `out`.
 
     The model is SmolLM2-135M-Instruct from its wheel; the text is the source of Python's ``argparse``
     module, so nothing is downloaded.
@@ -94,6 +106,8 @@ def demo(
             overwrite=True,
         )
     document = study(trace, scale=scale, stage=stage, command=command, seed=seed, jobs=jobs)
+    with stage("live run") as bar:
+        document["live"] = live(model, model.tokenize(read_text(text)), out, scale=scale, bar=bar, seed=seed)
     with stage("report") as bar:
         document["report"] = str(out / "report.html")
         write_report(document, out / "report.html")
@@ -104,6 +118,67 @@ def demo(
             write_pngs(document, out)
             bar(1, 1)
     return document
+
+
+def live(model: LoadedModel, tokens: Sequence[int], out: Path, *, scale: Scale, bar: Bar, seed: int = 0) -> dict[str, Any]:
+    """Run the model over real tiers: exactly, against dense attention; and selectively, against a prediction (law 3).
+
+    One selective run is logged. Its log, replayed with another policy and another size, must say how many units a run
+    that is made with these loads: the live run's tiers and the backing store count for themselves.
+    """
+    from kvpager.evaluate.dense import DenseRunner
+    from kvpager.live.opening import open_store, plan_budget
+    from kvpager.live.transformers.runner import TieredRunner
+    from kvpager.replay.run import replay_run
+    from kvpager.traces.runstore import read_run
+
+    context, steps = scale.live_context_tokens, scale.live_steps
+    log = out / "run.zarr"
+
+    def run(policy: str, hbm: str, selector: str | None, record: Path | None = None) -> tuple[list[int], dict[str, Any]]:
+        budget = plan_budget(model.geometry, context_tokens=context + steps, hbm=hbm, selector=selector)
+        with (
+            TemporaryDirectory(prefix="kv-", dir=out) as folder,
+            open_store(
+                model, folder, budget, policy=policy, selector=selector, seed=seed, lockstep=True, record=record, overwrite=True,
+                command=f"kvpager demo, its live run with {policy} at {hbm}",
+            ) as store,
+        ):  # fmt: skip
+            runner = TieredRunner(model, store, selective=selector is not None, measure_every=4)
+            runner.start(tokens[:context])
+            made = runner.generate(steps)
+            found = store.document() | {"served_units": store.slabs.stats.read_units, "hbm_units": budget.hbm_units}
+            runner.close()
+        return made, found
+
+    dense = DenseRunner(model)
+    dense.start(tokens[:context])
+    expected = dense.generate(steps)
+    bar(1, 4)
+    made, exact = run(*LOGGED, None)
+    bar(2, 4)
+    run(*LOGGED, LIVE_SELECTOR, log)
+    bar(3, 4)
+    _, selective = run(*PREDICTED, LIVE_SELECTOR)
+    bar(4, 4)
+    predicted = replay_run(read_run(log), policy=PREDICTED[0], hbm_units=selective["hbm_units"])
+    loads = sum(sum(tier.get("read_units", {}).values()) for tier in selective["per_tier"].values())
+    parity = {
+        "simulated_loads": predicted.counts.loads,
+        "live_loads": loads,
+        "backing_store_reads": selective["served_units"],
+        "policy": PREDICTED[0],
+        "hbm_fraction": selective["hbm_fraction"],
+    }
+    return {
+        "context_tokens": context,
+        "new_tokens": steps,
+        "tokens_identical": made == expected,
+        "exact": exact,
+        "selective": selective,
+        "parity": parity,
+        "evidence": "emulated",
+    }
 
 
 def study(trace: Path, *, scale: Scale, stage: Stage, command: str, seed: int = 0, jobs: int = 0) -> dict[str, Any]:

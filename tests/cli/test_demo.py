@@ -9,7 +9,7 @@ from kvpager.traces.attention import read_recording
 
 SECTIONS = {
     "kvpager", "command", "evidence", "machine", "versions", "seed", "trace", "ladder", "bounds", "curves", "access_definitions",
-    "heatmap", "locality", "head_types", "claims", "conclusion", "report", "plan",
+    "heatmap", "locality", "head_types", "claims", "conclusion", "report", "plan", "live",
 }  # fmt: skip
 
 
@@ -32,7 +32,11 @@ def assert_keeps_the_contract(document, folder):
     by_place = {(row["policy"], row["pool"], row["hbm_fraction"]): row["block_hit_ratio"] for row in document["curves"]}
     for (_, pool, size), ratio in by_place.items():
         assert ratio <= by_place["belady", pool, size] + 1e-9
-    assert {path.name for path in folder.iterdir()} == {"attention.zarr", "report.html", "report.json"}
+    parity = document["live"]["parity"]
+    assert parity["simulated_loads"] == parity["live_loads"] == parity["backing_store_reads"] > 0
+    assert document["live"]["tokens_identical"] is True
+    assert document["live"]["exact"]["per_tier"]["nvme"]["accesses"] > 0
+    assert {path.name for path in folder.iterdir()} == {"attention.zarr", "run.zarr", "report.html", "report.json"}
     assert document["report"] == str(folder / "report.html")
     assert orjson.loads((folder / "report.json").read_bytes()) == document
     assert read_recording(folder / "attention.zarr").steps == document["trace"]["steps"] == 32
@@ -52,7 +56,7 @@ def test_demo_on_a_tiny_model(well, here, tiny_in_its_place):
     assert_keeps_the_contract(answer.document, here / "out")
     assert answer.document["command"] == "kvpager demo --quick --out out --json"
     stages = list(dict.fromkeys(line.partition(":")[0] for line in answer.err.splitlines()))
-    assert stages == ["prefill", "decode", "ladder", "curves", "definitions of access", "plan", "report"]
+    assert stages == ["prefill", "decode", "ladder", "curves", "definitions of access", "plan", "live run", "report"]
 
 
 def test_demo_ends_with_the_table_the_verdict_and_the_path(well, here, tiny_in_its_place):

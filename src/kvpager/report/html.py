@@ -15,7 +15,7 @@ from kvpager.claims.notes import closing_paragraph, judge
 from kvpager.errors import BadInput
 from kvpager.report.document import Document, check_document, percent
 from kvpager.report.file import write_file
-from kvpager.report.text import plan_sentence
+from kvpager.report.text import live_sentence, plan_sentence
 
 __all__ = ["write_pngs", "write_report"]
 
@@ -145,6 +145,7 @@ def _render(doc: Document) -> str:
         tiles=_tiles(doc),
         claims=judge(doc),
         closing=closing_paragraph(doc),
+        live=live_sentence(doc["live"]) if "live" in doc else "",
         plan=plan_sentence(doc["plan"]) if "plan" in doc else "",
         labels=_LEGEND,
         provenance=_provenance(doc),

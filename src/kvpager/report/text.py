@@ -15,7 +15,7 @@ from kvpager.claims.notes import LADDER_RUNGS, closing_paragraph
 from kvpager.report.document import Document, check_document, ladders, percent
 from kvpager.units import format_bytes, format_count, format_quantity
 
-__all__ = ["plan_sentence", "print_context", "print_document", "print_ladder", "print_others", "print_rows"]
+__all__ = ["live_sentence", "plan_sentence", "print_context", "print_document", "print_ladder", "print_others", "print_rows"]
 
 
 def print_document(doc: Document, console: Console) -> None:
@@ -42,8 +42,29 @@ def print_document(doc: Document, console: Console) -> None:
             print_rows(references, console, title="References on the same recording")
         print_context(doc["ladder"]["rungs"][0], console)
     console.print(Padding(Text(closing_paragraph(doc)), (1, 0, 0, 0)))
+    if "live" in doc:
+        console.print(Padding(Text(live_sentence(doc["live"])), (1, 0, 0, 0)))
     if "plan" in doc:
         console.print(Padding(Text(plan_sentence(doc["plan"])), (1, 0, 0, 0)))
+
+
+def live_sentence(live: Mapping[str, Any]) -> str:
+    """Say what a run over real tiers showed: whether exact is exact, and whether the replay predicted it."""
+    parity, exact, selective = live["parity"], live["exact"], live["selective"]
+    same = "the same tokens as" if live["tokens_identical"] else "OTHER TOKENS than"
+    counts = [parity[name] for name in ("simulated_loads", "live_loads", "backing_store_reads")]
+    verdict = "Parity: predicted exactly" if len(set(counts)) == 1 else "NO PARITY"
+    mass = selective["read_mass"]
+    return (
+        f"Live ({live['evidence']}: on a CPU, HBM and DRAM are one memory): {live['context_tokens']:,} tokens of context, "
+        f"{live['new_tokens']} new. Exact mode with {percent(exact['hbm_fraction'])} of the KV in HBM gives {same} dense "
+        f"attention. Selective mode reads: {selective['access']}; "
+        f"{'' if mass is None else f'{percent(mass)} of the attention mass; '}"
+        f"block_hit_ratio {percent(selective['block_hit_ratio'])} with {parity['policy']} at "
+        f"{percent(selective['hbm_fraction'])}. {verdict}, from the log of another policy and size: "
+        f"{format_count(counts[0])} loads simulated, {format_count(counts[1])} counted by the tiers, "
+        f"{format_count(counts[2])} served by the backing store."
+    )
 
 
 def plan_sentence(plan: Mapping[str, Any]) -> str:
