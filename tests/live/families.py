@@ -1,5 +1,6 @@
 """Tiny random models of the six families, live stores to run them over, and what must be true when a run ends."""
 
+import copy
 import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -192,3 +193,52 @@ def generate(model, cache, ids, mask=None, seed=1, **options):
 
 def logits_of(output):
     return torch.stack(output.logits)
+
+
+class Pair:
+    """A live cache and a `DynamicCache` of the same weights, which are told the same; their logits must agree."""
+
+    def __init__(self, opened, cache=None):
+        self.opened, self.cache = opened, cache or opened.cache
+        self.twin = stock_twin(opened.model)
+        self.dense = DynamicCache(config=self.twin.config)
+        self.dense.activate_past_recording()
+        self.cache.activate_past_recording()
+        self.mask = None
+
+    def forward(self, ids, mask=None, **options):
+        """Run both; return the tiered logits of real tokens."""
+        new = torch.ones_like(ids) if mask is None else mask
+        self.mask = new if self.mask is None else torch.cat([self.mask, new], 1)
+        seen = self.mask if self.mask.min() == 0 else None
+        if seen is not None and "position_ids" not in options:
+            options["position_ids"] = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        with torch.inference_mode():
+            mine = self.opened.model(ids, attention_mask=seen, cache=self.cache, **options).logits
+            other = self.twin(ids, attention_mask=seen, cache=self.dense, **options).logits
+        torch.testing.assert_close(mine[new.bool()], other[new.bool()], atol=1e-4, rtol=0)
+        assert self.cache.get_seq_length() == self.mask.shape[1]
+        return mine
+
+    def both(self, name, *arguments):
+        """Call a method of both caches."""
+        for cache in (self.cache, self.dense):
+            getattr(cache, name)(*arguments)
+
+    def crop(self, tokens):
+        self.both("crop", -tokens)
+        self.mask = self.mask[:, : self.mask.shape[1] - tokens]
+
+    def rearrange(self, parents):
+        """Give row i what row ``parents[i]`` has."""
+        self.both("batch_select_indices", torch.tensor(parents))
+        self.mask = self.mask[parents]
+
+
+@functools.cache
+def stock_twin(model):
+    """The same weights with stock attention."""
+    twin = AutoModelForCausalLM.from_config(copy.deepcopy(model.config), dtype=model.dtype).eval()
+    twin.load_state_dict(model.state_dict())
+    twin.set_attn_implementation("eager" if model.config.model_type == "gemma2" else "sdpa")
+    return twin

@@ -230,7 +230,7 @@ class TieredCache(Cache):
             start = self.tokens + queries - known[row] - count
             here = mask[row if len(mask) == rows else 0, 0]
             seen = (columns >= start) & (columns <= position[:, None])
-            if count < 0 or not torch.equal(here[queries - count :], seen[queries - count :]):
+            if count < 0 or not torch.equal(here, seen):
                 raise BadInput(
                     f"row {row}: its attention mask ({mask.dtype}) is not boolean and causal with padding on the left, which is "
                     "all that the tiered cache knows: pad on the left, or use another cache"
