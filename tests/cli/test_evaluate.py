@@ -2,8 +2,6 @@
 
 import pytest
 
-import kvpager.cli.evaluate  # noqa: F401 - registers the command
-
 SEQUEL = "perplexity:trials=1,tokens=90,sequel=12"
 RUN = {"read", "model", "mode", "access", "hbm", "dram", "policy", "block_size", "weights_sha256", "evidence", "machine",
        "versions", "command", "date", "tasks", "dropped"}  # fmt: skip
