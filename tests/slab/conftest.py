@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tests.stores import Rig
+from tests.stores import GatedFiles, Rig
 
 
 @pytest.fixture
@@ -19,6 +19,8 @@ def rig(tmp_path):
 
     yield make
     for one in made:
+        if isinstance(one.settings.get("files"), GatedFiles):
+            one.settings["files"].gate.set()  # a test that failed must not hang
         one.store.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.stores import LAYERS, LosingFiles, RefusingFiles, Rig, payload_of
 
 from kvpager.errors import StorageFull, StoreError
-from kvpager.slab.files import PAGE_BYTES, Files
+from kvpager.slab.files import PAGE_BYTES, Files, aligned
 
 RECORDS = 18
 KEYS, LAYER = [1 + number // LAYERS for number in range(RECORDS)], [number % LAYERS for number in range(RECORDS)]
@@ -101,6 +101,22 @@ def test_flipped_bits_are_never_served_and_always_counted(filled, memory_folder,
             assert not damage
         store.store.check()
         assert store.put([77], [0], payload_of(1)).all()  # it goes on
+
+
+def test_a_flip_in_a_part_that_goes_straight_to_its_slot(rig):
+    """Long parts are not copied, but judged where they are."""
+    store = rig(parts=2, part_bytes=65536, slab_bytes=1 << 20, capacity_bytes=1 << 20)
+    memory = aligned(4 * 65536).reshape(4, 65536)
+    memory[:2] = payload_of(1, 2, 65536)[0]
+    slots, key, layer = np.arange(4, dtype=np.int32), np.ones(2, np.uint64), np.zeros(2, np.int32)
+    store.store.wait([store.store.write(key[:1], layer[:1], memory, slots[None, :2])], 30)
+    store.store.close()
+    flip(store.path / "slab-00000.kv", 8 * (store.shape.place_offset(0) + PAGE_BYTES + 65536 + 777))
+    store.open()
+    [(_, ok)] = store.store.wait([store.store.read(key, layer, slots[:2], memory, slots[2:])], 30)
+    assert ok.tolist() == [True, False]
+    assert (memory[2] == memory[0]).all()
+    assert store.store.stats.checksum_failures == 1
 
 
 def test_a_right_part_in_a_wrong_place_is_a_wrong_part(filled):

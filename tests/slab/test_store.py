@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.stores import LAYERS, PART_BYTES, PARTS, GatedFiles, Rig, payload_of
 
@@ -41,6 +41,9 @@ def matches(rig, model):
 
 @settings(max_examples=40, deadline=None)
 @given(operations=st.lists(OPERATIONS, max_size=12))
+@example([("write", [1], 0, 0), ("crash",)])
+@example([("write", [1], 0, 0), ("reopen",), ("write", [2], 0, 0), ("crash",), ("reopen",)])
+@example([("write", [1], 0, 0), ("write", [1], 0, 1), ("lose the index",), ("write", [1], 0, 2), ("crash",)])
 def test_the_store_is_a_dictionary(tmp_path_factory, operations):
     rig, model = Rig(tmp_path_factory.mktemp("model") / "store"), {}
     for operation, *arguments in operations:
