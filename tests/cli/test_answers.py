@@ -10,10 +10,13 @@ import typer
 
 import kvpager as package
 from kvpager import cli
-from kvpager.errors import InvariantError
+from kvpager.errors import InvariantError, UnknownName
+from kvpager.evaluate import TASKS
+from kvpager.live.summaries import SUMMARIES
 from kvpager.pager import Pager
 from kvpager.policies import POLICIES
 from kvpager.testing.recordings import synthetic_recording
+from kvpager.tiers.base import TIERS
 
 COMMANDS = sorted(typer.main.get_command(cli.app).commands)
 REPLAY = ("replay", "t.zarr", "--jobs", "1")
@@ -148,7 +151,8 @@ def test_ladder_prints_its_tables(well, store):
 
 
 @pytest.mark.parametrize(
-    "kind", ["models", "systems", "accelerators", "families", "policies", "selectors", "prefetchers", "tiers"]
+    "kind",
+    ["models", "systems", "accelerators", "families", "policies", "selectors", "prefetchers", "summaries", "tasks", "tiers"],
 )
 def test_list(well, here, kind):
     document = well("list", kind, "--json").document
@@ -158,6 +162,13 @@ def test_list(well, here, kind):
     assert [line.split()[0] for line in lines] == list(document[kind])
     if kind == "policies":
         assert set(document[kind]) == set(POLICIES)
+
+
+@pytest.mark.parametrize("registry", [SUMMARIES, TASKS, TIERS], ids=lambda registry: registry.kind)
+def test_an_unknown_name_is_sent_to_a_list_that_exists(well, here, registry):
+    with pytest.raises(UnknownName, match=f"'kvpager list {registry.kind}' shows all"):
+        registry["nothing-of-the-kind"]
+    assert set(well("list", registry.kind, "--json").document[registry.kind]) == set(registry)
 
 
 def test_version(well):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated
 
 import typer
 
@@ -11,41 +12,49 @@ from kvpager.errors import BadInput
 
 __all__ = ["list_"]
 
+_REGISTRIES = {
+    "families": ("kvpager.models.base", "MODELS"),
+    "policies": ("kvpager.policies", "POLICIES"),
+    "selectors": ("kvpager.selectors", "SELECTORS"),
+    "prefetchers": ("kvpager.prefetch", "PREFETCHERS"),
+    "summaries": ("kvpager.live.summaries", "SUMMARIES"),
+    "tasks": ("kvpager.evaluate", "TASKS"),
+    "tiers": ("kvpager.tiers.base", "TIERS"),
+}
+"""Where the registry of each kind of plug-in is: imported when it is asked for, since some kinds need more than others."""
+
+_KINDS = ("models", "systems", "accelerators", *_REGISTRIES)
+
 
 @app.command("list", epilog="Example: kvpager list policies")
 def list_(
-    kind: Annotated[
-        str, typer.Argument(help="models, systems, accelerators, families, policies, selectors, prefetchers or tiers.")
-    ],
+    kind: Annotated[str, typer.Argument(help=f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}.")],
     json: Json = False,
 ) -> None:
     """List what there is of a kind, with what each one is."""
-    from kvpager.hardware import load
-    from kvpager.models import builtin_names, resolve
-    from kvpager.models.base import MODELS
-    from kvpager.policies import POLICIES
-    from kvpager.prefetch import PREFETCHERS
-    from kvpager.registry import summary
-    from kvpager.selectors import SELECTORS
-    from kvpager.tiers.base import TIERS
-
-    kinds: dict[str, Any] = {
-        "models": {name: resolve(name).title for name in builtin_names()} if kind == "models" else {},
-        "systems": {name: system.title for name, system in load().systems.items()},
-        "accelerators": {name: device.title for name, device in load().accelerators.items()},
-        "families": MODELS,
-        "policies": POLICIES,
-        "selectors": SELECTORS,
-        "prefetchers": PREFETCHERS,
-        "tiers": TIERS,
-    }
-    if kind not in kinds:
-        raise BadInput(f"unknown kind {kind!r}: choose among {', '.join(kinds)}")
-    found = kinds[kind]
-    entries = {name: found[name] if isinstance(found[name], str) else summary(found[name]) for name in found}
+    if kind not in _KINDS:
+        raise BadInput(f"unknown kind {kind!r}: choose among {', '.join(_KINDS)}")
+    entries = _entries(kind)
     if json:
         print_json({kind: entries})
         return
     width = max(map(len, entries))
     for name, text in entries.items():
         typer.echo(f"{name:<{width}}  {text}")
+
+
+def _entries(kind: str) -> dict[str, str]:
+    """What each one of a kind is, by name."""
+    if kind == "models":
+        from kvpager.models import builtin_names, resolve
+
+        return {name: resolve(name).title for name in builtin_names()}
+    if kind in ("systems", "accelerators"):
+        from kvpager.hardware import load
+
+        return {name: one.title for name, one in getattr(load(), kind).items()}
+    from kvpager.registry import summary
+
+    module, name = _REGISTRIES[kind]
+    registry = getattr(import_module(module), name)
+    return {name: summary(registry[name]) for name in registry}
