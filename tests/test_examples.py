@@ -26,7 +26,7 @@ def ratios(line):
 
 
 def test_these_are_all():
-    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["add_a_policy", "compare_policies", "geometry"]
+    assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == ["add_a_policy", "compare_policies", "geometry", "run_tiered"]
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
@@ -66,3 +66,12 @@ def test_geometry(tmp_path):
         '{"model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3}'
     )
     assert "22.5 KiB" in run("geometry", tmp_path)[1]
+
+
+def test_run_tiered():
+    lines = run("run_tiered")
+    assert "the same tokens as with DynamicCache: yes" in lines
+    accesses = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+) accesses$", "\n".join(lines), re.MULTILINE)}
+    assert accesses["nvme"] > accesses["hbm"] > 0
+    assert "dense attention" in lines[-1]
+    assert lines[-1].endswith("emulated")
