@@ -27,6 +27,7 @@ from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import Registry
 from kvpager.selectors import SELECTORS
+from kvpager.tiers.base import TIERS
 
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -35,6 +36,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "prefetchers": PREFETCHERS,
     "summaries": SUMMARIES,
     "tasks": TASKS,
+    "tiers": TIERS,
     "models": MODELS,
 }
 HEADS = {
@@ -43,6 +45,7 @@ HEADS = {
     "prefetchers": ("prefetcher", "what it brings", "source", "what differs"),
     "summaries": ("key summary", "how it scores a block", "source", "what differs"),
     "tasks": ("task", "what it asks", "source", "what differs"),
+    "tiers": ("tier", "what it does", "source", "what differs"),
     "models": ("family", "what it covers"),
 }
 LEDGER_HEADS = {

@@ -16,6 +16,7 @@ from kvpager.live.summaries import SUMMARIES
 from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.selectors import SELECTORS
+from kvpager.tiers.base import TIERS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "kvpager"
@@ -103,7 +104,7 @@ NEEDLESS: dict[str, set[str]] = {
     "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
     "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
 }
-REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS]
+REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS]
 
 
 def name_of(path: Path) -> str:
