@@ -150,11 +150,20 @@ class RefusingFiles(Files):
 
 
 class GatedFiles(Files):
-    """A disk whose writes wait until `gate` is set."""
+    """A disk whose writes wait until `gate` is set, and its reads until `read_gate` is."""
 
     def __init__(self):
-        self.gate = threading.Event()
+        self.gate, self.read_gate = threading.Event(), threading.Event()
+        self.open_gates()
+
+    def open_gates(self):
+        """Let everything through."""
         self.gate.set()
+        self.read_gate.set()
+
+    def preadv(self, fd, buffers, offset):
+        self.read_gate.wait()
+        return super().preadv(fd, buffers, offset)
 
     def pwritev(self, fd, buffers, offset):
         self.gate.wait()

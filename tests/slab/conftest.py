@@ -20,7 +20,7 @@ def rig(tmp_path):
     yield make
     for one in made:
         if isinstance(one.settings.get("files"), GatedFiles):
-            one.settings["files"].gate.set()  # a test that failed must not hang
+            one.settings["files"].open_gates()  # a test that failed must not hang
         one.store.close()
 
 

@@ -231,6 +231,35 @@ def test_forgetting_what_is_under_way_frees_it(rig):
     assert store.store._contents._space.free == total
 
 
+def test_a_place_that_is_being_read_is_not_written(rig):
+    files = GatedFiles()
+    store = rig(files=files, capacity_bytes=64 << 10)
+    places = store.shape.places
+    payload = payload_of(places)
+    store.put(range(places), [0] * places, payload)
+    files.read_gate.clear()
+    memory, slots = np.zeros((2, PART_BYTES), np.uint8), np.arange(2, dtype=np.int32)
+    reading = store.store.read(np.full(2, 3, np.uint64), np.zeros(2, np.int32), slots, memory, slots)
+    store.store.forget(np.array([3], np.uint64))
+    with pytest.raises(TierBusy, match="under way"):
+        store.put([99], [0], payload[:1])
+    files.read_gate.set()
+    [(_, ok)] = store.store.wait([reading], 30)
+    assert ok.all()
+    assert (memory == payload[3]).all()
+    assert store.put([99], [0], payload[:1]).all()
+
+
+def test_equal_bytes_have_another_checksum_in_every_part(rig):
+    store = rig()
+    for seed in range(2):  # the second time they replace the first: another generation
+        store.put([1, 1, 2], [0, 1, 0], np.full((3, PARTS, PART_BYTES), 7, np.uint8))
+        seen = store.store._contents.table.all().checksums.ravel().tolist()
+        assert len(set(seen)) == 3 * PARTS
+        first = set(seen) if seed == 0 else first - set(seen)
+    assert len(first) == 3 * PARTS
+
+
 def test_a_full_store_says_so_and_goes_on_after_forget(rig):
     store = rig()
     places = 4 * store.shape.places
