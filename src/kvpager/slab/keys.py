@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
+from kvpager.errors import InvariantError
 
-__all__ = ["BlockKeys"]
+__all__ = ["BlockKeys", "whole_records"]
 
 U64 = NDArray[np.uint64]
 
@@ -17,15 +18,21 @@ class BlockKeys:
 
     Parameters
     ----------
-    units_per_block : int
+    units_per_block, heads_per_layer : int
         Of the table.
     """
 
-    def __init__(self, units_per_block: int) -> None:
-        self._units = units_per_block
+    def __init__(self, units_per_block: int, heads_per_layer: int) -> None:
+        self._units, self._heads = units_per_block, heads_per_layer
         self._keys = np.zeros(0, np.uint64)
         self._left = np.zeros(0, np.int32)
         self._borrowed = np.zeros(0, np.bool_)
+
+    def split(self, units: Ids) -> tuple[Ids, Ids, Ids]:
+        """Return block number, layer and KV head of each unit."""
+        blocks, rest = np.divmod(units, np.int32(self._units))
+        layers, heads = np.divmod(rest, np.int32(self._heads))
+        return blocks, layers, heads
 
     def of(self, blocks: Ids) -> U64:
         """Return the keys of `blocks`, uint64; 0 = none."""
@@ -67,3 +74,11 @@ class BlockKeys:
             self._keys = np.concatenate([self._keys, np.zeros(more, np.uint64)])
             self._left = np.concatenate([self._left, np.full(more, self._units, np.int32)])
             self._borrowed = np.concatenate([self._borrowed, np.zeros(more, np.bool_)])
+
+
+def whole_records(units: Ids, heads: int) -> Ids:
+    """Return ascending `units` record by record, [records, heads]; raise `InvariantError` unless they are whole records."""
+    records: Ids = units[: len(units) // heads * heads].reshape(-1, heads)
+    if records.size != len(units) or (records != records[:, :1] // heads * heads + np.arange(heads)).any():
+        raise InvariantError(f"{len(units)} units are not whole records: name all {heads} units of a block and layer")
+    return records

@@ -191,7 +191,7 @@ def read_headers(pages: NDArray[np.uint8], shape: Shape, identity: int) -> Heade
 
 def seeds_of(keys: U64, layers: NDArray[np.int32], generations: U64) -> U64:
     """Return each record's seed: a mix of all that says which record it is. A part's seed is that plus the part's number."""
-    return mixed(mixed(keys) + layers.astype(np.uint64) + mixed(generations))
+    return mixed(mixed(mixed(keys) + layers.astype(np.uint64)) + generations)
 
 
 def mixed(values: U64) -> U64:
