@@ -158,7 +158,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @invariant()
     def payload_adds_up(self):
-        whole = self.table.payload_bytes(self.table.of_layer(ALL_LAYERS))
+        whole = len(self.table.of_layer(ALL_LAYERS)) * self.table.unit_bytes
         assert whole == len(self.blocks) * self.whole_bytes
 
 

@@ -56,7 +56,7 @@ ARROWS: dict[str, set[str]] = {
     "serving": DATA | {"replay", "analysis", "plan", "tiers"},
     "claims": DATA | STEP | {"replay", "analysis", "plan"},
     "report": DATA | {"replay", "analysis", "plan", "claims"},
-    "demo": DATA | STEP | {"pool", "pager", "slab", "tiers", "replay", "live", "analysis", "plan", "claims", "report"},
+    "demo": DATA | STEP | {"pool", "tiers", "replay", "live", "evaluate", "analysis", "plan", "claims", "report"},
     "explorer": DATA | STEP | {"replay", "analysis", "plan", "claims", "report"},
     "testing": DATA | STEP | {"pool", "pager", "slab", "tiers", "store", "replay", "live", "analysis"},
 }

@@ -216,7 +216,6 @@ class Budget(NamedTuple):
     metadata_bytes: int
     staging_bytes: int
     prefetch_bytes_per_tick: float = 0.0
-    write_queue_bytes: int = 1 << 62
 
 
 class UnitTable:
@@ -247,10 +246,8 @@ class UnitTable:
     def __init__(
         self, num_layers: int, num_kv_heads: int, block_size: int, head_block_bytes: int, granularity: str = "head"
     ) -> None:
-        self.num_layers = num_layers
-        self.num_kv_heads = num_kv_heads
-        self.block_size = block_size
-        self.granularity = granularity
+        self.num_layers, self.num_kv_heads = num_layers, num_kv_heads
+        self.block_size, self.granularity = block_size, granularity
         self.heads_per_layer = num_kv_heads if granularity == "head" else 1
         self.units_per_block = num_layers * self.heads_per_layer
         self.unit_bytes = head_block_bytes * (num_kv_heads // self.heads_per_layer)
@@ -368,10 +365,6 @@ class UnitTable:
         """
         blocks = values[: self.size].reshape(-1, self.num_layers, self.heads_per_layer)
         return blocks.reshape(len(blocks), -1) if layer == ALL_LAYERS else blocks[:, layer]
-
-    def payload_bytes(self, units: Ids) -> int:
-        """Payload of `units`, in bytes."""
-        return len(units) * self.unit_bytes
 
     def _alive(self, seq: int) -> list[int]:
         if seq not in self._sequences:

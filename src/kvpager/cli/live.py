@@ -67,6 +67,32 @@ def generate(
     json: Json = False,
 ) -> None:
     """Generate with a KV cache in tiers, and park it as a session that a later run can go on with."""
+    _check(mode, read, prompt_file, resume, session)
+    from kvpager.traces.recorder import read_text
+
+    text = None if prompt_file is None else read_text(prompt_file)
+    chosen = None if mode == "exact" else _selector(selector, read)
+    from kvpager.live.opening import open_store, plan_budget
+
+    loaded = _load(model)
+    prompt = [] if text is None else loaded.tokenize(text)
+    needed = _needed(loaded, 0 if resume is None else _parked_tokens(store, resume), len(prompt), max_new_tokens, context)
+    budget = plan_budget(loaded.geometry, context_tokens=needed, hbm=hbm, dram=dram, selector=chosen, keys=keys)
+    if not json:
+        typer.echo(budget.describe(), err=True)
+    options = {"do_sample": sample, "temperature": temperature, "top_p": top_p, "seed": seed if sample else None}
+    with open_store(
+        loaded, store, budget, policy=policy, pool=pool, prefetcher=prefetch, selector=chosen, seed=seed, lockstep=lockstep,
+        disk_bytes=None if disk is None else parse_bytes(disk), record=record, overwrite=overwrite, command=command_line(),
+    ) as tiers:  # fmt: skip
+        made = _session(loaded, tiers, resume, session, chunk, selective=mode == "selective", measure_every=measure_every)
+        document = _run(made, loaded, prompt, max_new_tokens, options, quiet=json)
+    if json:
+        print_json(document)
+
+
+def _check(mode: str, read: str | None, prompt_file: Path | None, resume: str | None, session: str | None) -> None:
+    """Refuse options that contradict each other."""
     if mode not in MODES:
         raise BadInput(f"mode {mode!r} is unknown: choose {' or '.join(MODES)}")
     if mode == "exact" and read is not None:
@@ -75,41 +101,38 @@ def generate(
         raise BadInput("nothing to go on from: give --prompt-file, or --resume with a session's id")
     if resume is not None and session not in (None, resume):
         raise BadInput(f"session {resume!r} keeps its id when it is resumed: leave out --session")
-    from kvpager.traces.recorder import read_text
 
-    text = None if prompt_file is None else read_text(prompt_file)
-    chosen = None if mode == "exact" else _selector(selector, read)
-    from kvpager.live.opening import open_store, plan_budget
-    from kvpager.live.transformers import Session, load_model
+
+def _load(model: str) -> LoadedModel:
+    from kvpager.live.transformers import load_model
 
     with stage("load model") as bar:
-        loaded = load_model(model, progress=lambda what, done, total: bar(done, total, what))
-    prompt = [] if text is None else loaded.tokenize(text)
-    before = 0 if resume is None else _parked_tokens(store, resume)
-    needed = before + len(prompt) + max_new_tokens
-    longest = loaded.geometry.max_context_tokens
+        return load_model(model, progress=lambda what, done, total: bar(done, total, what))
+
+
+def _needed(loaded: LoadedModel, parked: int, prompt: int, new: int, context: str | None) -> int:
+    """Tokens to plan for; refuse more than the model takes."""
+    needed, longest = parked + prompt + new, loaded.geometry.max_context_tokens
     if longest is not None and needed > longest:
         raise CapacityError(
-            f"model {model!r} takes {longest} tokens, but {before + len(prompt)} of context and {max_new_tokens} new ones are "
-            f"{needed}: give a shorter prompt or fewer new tokens"
+            f"model {loaded.name!r} takes {longest} tokens, but {parked + prompt} of context and {new} new ones are {needed}: "
+            "give a shorter prompt or fewer new tokens"
         )
-    budget = plan_budget(
-        loaded.geometry, context_tokens=max(needed, 0 if context is None else parse_tokens(context)), hbm=hbm, dram=dram,
-        selector=chosen, keys=keys,
-    )  # fmt: skip
-    if not json:
-        typer.echo(budget.describe(), err=True)
-    with open_store(
-        loaded, store, budget, policy=policy, pool=pool, prefetcher=prefetch, selector=chosen, seed=seed, lockstep=lockstep,
-        disk_bytes=None if disk is None else parse_bytes(disk), record=record, overwrite=overwrite, command=command_line(),
-    ) as tiers:  # fmt: skip
-        kind: dict[str, Any] = {"selective": mode == "selective", "chunk": chunk}
-        made = Session(loaded, tiers, id=session, **kind) if resume is None else Session.resume(loaded, tiers, resume, **kind)
-        made.cache.batch.measure_every = measure_every
-        options = {"do_sample": sample, "temperature": temperature, "top_p": top_p, "seed": seed if sample else None}
-        document = _run(made, loaded, prompt, max_new_tokens, options, quiet=json)
-    if json:
-        print_json(document)
+    return max(needed, 0 if context is None else parse_tokens(context))
+
+
+def _session(
+    loaded: LoadedModel, tiers: TieredStore, resume: str | None, id: str | None, chunk: int, *, selective: bool,
+    measure_every: int,
+) -> Session:  # fmt: skip
+    from kvpager.live.transformers import Session
+
+    if resume is None:
+        made = Session(loaded, tiers, id=id, selective=selective, chunk=chunk)
+    else:
+        made = Session.resume(loaded, tiers, resume, selective=selective, chunk=chunk)
+    made.cache.batch.measure_every = measure_every
+    return made
 
 
 def _selector(selector: str, read: str | None) -> str:

@@ -104,8 +104,16 @@ def open_store(
         Directory of the backing store.
     budget : LiveBudget
         From `plan_budget`.
-    policy, pool, prefetcher, selector, disk_bytes, seed, lockstep
+    policy, pool : str
         As `TieredStore` takes them.
+    prefetcher, selector : str, optional
+        As `TieredStore` takes them.
+    disk_bytes : int, optional
+        As `TieredStore` takes it.
+    seed : int
+        Of the ties.
+    lockstep : bool
+        As `TieredStore` takes it.
     record : path, optional
         Run recording to write: every call of the Pager, for ``kvpager replay``.
     overwrite : bool

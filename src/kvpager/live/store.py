@@ -18,12 +18,13 @@ from kvpager.errors import BadInput
 from kvpager.live.budget import LANES, LiveBudget
 from kvpager.live.counts import Counts
 from kvpager.live.kernels import kernel_for
+from kvpager.live.layout import Layout
 from kvpager.live.memory import HBMMemory, SplitMemory
 from kvpager.live.park import Shelf
 from kvpager.live.step import Kernel
 from kvpager.live.summaries import SUMMARIES, Summary
 from kvpager.pager import Pager
-from kvpager.policies import make_policy
+from kvpager.policies import Policy, make_policy
 from kvpager.policies.scores import MassEMA
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import configure
@@ -113,14 +114,8 @@ class TieredStore:
         self.budget, self.fingerprint, self.layer_numbers = budget, fingerprint, layer_numbers
         self.policy_text, self.selector_text, self.counts = policy, selector, Counts()
         ranks = make_policy(policy)
-        if ranks.needs & {"unread_mass", "future"}:
-            raise BadInput(f"policy {policy!r} needs what no live run has (unread mass, or the future): choose another")
         self.selector = None if selector is None else make_selector(selector)
-        if getattr(self.selector, "rerank", 0) and not layout.split:
-            raise BadInput(
-                f"selector {selector!r} ranks by exact keys, and here they leave fast memory with their values: keep the keys "
-                "there (--keys fast), or read more instead (--read)"
-            )
+        _check(policy, ranks, selector, self.selector, layout)
         name = self.summary_name = getattr(self.selector, "summary", None)
         self.summary: Summary | None = (
             SUMMARIES[name](layout.layers, layout.kv_heads, layout.k_dim, layout.block_size) if name else None
@@ -139,15 +134,8 @@ class TieredStore:
             self.memory = SplitMemory(self.table, arena) if layout.split else HBMMemory(self.table, arena)
             self.keys, self.values = layout.keys(arena.memory), layout.values(arena.memory)
             prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
-            self.pager = Pager(
-                self.table,
-                budget.pager(disk, prefetching=prefetch is not None),
-                ranks,
-                prefetch,
-                pool=pool,
-                seed=seed,
-                lanes=LANES,
-            )
+            held = budget.pager(disk, prefetching=prefetch is not None)
+            self.pager = Pager(self.table, held, ranks, prefetch, pool=pool, seed=seed, lanes=LANES)
             self.disk = SlabTier(self.table, self.slabs, arena.memory, self.memory.key_slots if layout.split else None)
             self.dram = DramTier(self.table, arena.memory, budget.dram_units)
             self.driver = make_driver(self.pager, {DRAM: self.dram, NVME: self.disk}, memory=self.memory, lockstep=lockstep)
@@ -311,3 +299,14 @@ class TieredStore:
             score = self.scores.scores[units].astype(np.float32)
         resident = np.zeros(previous.shape, np.bool_) if selector.residency_free else self.pager.resident(units)
         return View(tick, bound, None, resident, previous, None, score, self.layout.block_size)
+
+
+def _check(policy: str, ranks: Policy, text: str | None, selector: Selector | None, layout: Layout) -> None:
+    """Refuse what a live run cannot give a policy or selector."""
+    if ranks.needs & {"unread_mass", "future"}:
+        raise BadInput(f"policy {policy!r} needs what no live run has (unread mass, or the future): choose another")
+    if getattr(selector, "rerank", 0) and not layout.split:
+        raise BadInput(
+            f"selector {text!r} ranks by exact keys, and here they leave fast memory with their values: keep the keys there "
+            "(--keys fast), or read more instead (--read)"
+        )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import NVME, Done, Ids, Move, UnitTable
 from kvpager.errors import InvariantError
-from kvpager.slab.keys import BlockKeys
+from kvpager.slab.keys import BlockKeys, whole_records
 from kvpager.tiers.base import TIERS
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class SlabTier:
     memory : uint8 [slots, unit_bytes]
         The arena that moves name slots of.
     key_slots : callable, optional
-        Where the keys of units stand in the arena, if they do not leave it: units are then values, and a record holds
-        the keys of all heads before them.
+        Where the keys of units stay in the arena: units are then values, and a record holds all heads' keys before them.
 
     Attributes
     ----------
@@ -49,11 +48,7 @@ class SlabTier:
     align_bytes = 4096
 
     def __init__(
-        self,
-        table: UnitTable,
-        store: SlabStore,
-        memory: NDArray[np.uint8],
-        key_slots: Callable[[Ids], Ids] | None = None,
+        self, table: UnitTable, store: SlabStore, memory: NDArray[np.uint8], key_slots: Callable[[Ids], Ids] | None = None
     ) -> None:
         shape = (store.shape.layers, store.shape.parts, store.shape.part_bytes)
         wanted = (table.num_layers, table.heads_per_layer * (1 if key_slots is None else 2), table.unit_bytes)
@@ -64,26 +59,20 @@ class SlabTier:
         self.read_units: dict[str, int] = {}
         self.written_units: dict[str, int] = {}
         self.lost: Ids = np.zeros(0, np.int32)
-        self._keys = BlockKeys(table.units_per_block)
+        self._keys = BlockKeys(table.units_per_block, table.heads_per_layer)
         self._moves: dict[int, tuple[Move, NDArray[np.intp]]] = {}  # by ticket, with each unit's place in the answer
 
     def submit(self, move: Move, slots: Ids) -> None:
         """Start to write (`dst` is this tier) or to read (`src` is); `slots` are aligned with the move's units.
 
-        Raises
-        ------
-        TierBusy
-            If too much waits to be written.
-        StorageFull
-            If there is no room; nothing was written.
-        InvariantError
-            If the move does not concern this tier, writes part of a record, or reads what was never written (law 10).
+        Raises `TierBusy` if too much waits to be written, `StorageFull` if there is no room, and `InvariantError` if the move
+        does not concern this tier, writes part of a record, or reads what was never written (law 10).
         """
         if move.dst == self.number:
             ticket, answer = self._write(move, slots)
             counted = self.written_units
         elif move.src == self.number:
-            blocks, layers, heads = self._split(move.units)
+            blocks, layers, heads = self._keys.split(move.units)
             keys = self.keys_of(blocks)
             if not keys.all():
                 raise InvariantError(f"move {move.id} reads units that tier {self.number} does not hold (law 10)")
@@ -131,7 +120,7 @@ class SlabTier:
 
     def load_keys(self, units: Ids, slots: Ids) -> NDArray[np.bool_]:
         """Read the keys of `units` into `slots`, and wait; return which could be served, bool [units]."""
-        blocks, layers, heads = self._split(units)
+        blocks, layers, heads = self._keys.split(units)
         ticket = self.store.read(self.keys_of(blocks), layers, heads, self.memory, slots)
         ((_, good),) = self.store.wait([ticket], float("inf"))
         return good
@@ -139,11 +128,8 @@ class SlabTier:
     def _write(self, move: Move, slots: Ids) -> tuple[int, NDArray[np.intp]]:
         heads = self.table.heads_per_layer
         order = np.argsort(move.units)
-        records = move.units[order]
-        records = records[: len(records) // heads * heads].reshape(-1, heads)
-        if records.size != len(move.units) or (records != records[:, :1] // heads * heads + np.arange(heads)).any():
-            raise InvariantError(f"move {move.id} does not write whole records: name all {heads} units of a block and layer")
-        blocks, layers, _ = self._split(records[:, 0])
+        records = whole_records(move.units[order], heads)
+        blocks, layers, _ = self._keys.split(records[:, 0])
         new = self._keys.without(blocks)
         self._keys.set(new, self.store.new_keys(len(new)), borrowed=False)
         parts = slots[order].reshape(-1, heads)
@@ -160,8 +146,3 @@ class SlabTier:
         if move.src == self.number and not ok.all():
             self.lost = np.concatenate([self.lost, move.units[~ok]])
         return Done(move.id, ok, int(np.count_nonzero(ok)) * self.table.unit_bytes)
-
-    def _split(self, units: Ids) -> tuple[Ids, Ids, Ids]:
-        blocks, rest = np.divmod(units, np.int32(self.table.units_per_block))
-        layers, heads = np.divmod(rest, np.int32(self.table.heads_per_layer))
-        return blocks, layers, heads
