@@ -238,12 +238,14 @@ class Driver:
 
     def _rounds(self, tick: Tick, units: Ids, grant: Grant, attend: Attend | None) -> Iterator[int]:
         """Fetch and attend round by round, reading ahead as far as the lanes go; yield each round's number when attended."""
-        lost, rounds, lanes = units[grant.tier == RECOMPUTE], grant.rounds, self.pager.lanes
-        if len(lost):
-            self._give_up(lost, RECOMPUTE)
+        at_hand, rounds, lanes = units, grant.rounds, self.pager.lanes
+        hit = grant.tier <= HBM
+        if not hit.all():
+            lost, at_hand = units[grant.tier == RECOMPUTE], units[hit]
+            if len(lost):
+                self._give_up(lost, RECOMPUTE)
         for number in range(1, min(1 + lanes, len(rounds))):
             self._fetch(tick, number, rounds[number])
-        at_hand = units[grant.tier <= HBM]
         if len(grant.late):
             self._join(grant.late)
             at_hand = np.concatenate([at_hand, grant.late])
@@ -295,6 +297,8 @@ class Driver:
 
     def _arrivals(self) -> list[Done]:
         """Answers that count from now on: to all that was submitted before, or to what happens to be done."""
+        if not self._at and not self._answers:
+            return []
         if self.lockstep:
             self._answers += self._wait(list(self._at))
         else:
@@ -304,6 +308,8 @@ class Driver:
         return mine
 
     def _settle(self, tick: Tick, done: Sequence[Done]) -> None:
+        if not done:
+            return
         for answer in done:
             move = self.pager.pending[answer.move]
             if move.src == DRAM:

@@ -1,7 +1,6 @@
 """The loop's brain: which units are where, what is fetched, what is kept. Pure bookkeeping.
 
-No tensors, no I/O, no clock: the same calls give the same answers. Replay drives it over modelled
-tiers, a live cache over real ones. One tick, in order::
+No tensors, no I/O, no clock: the same calls, of a replay or of a live cache, give the same answers. One tick, in order::
 
     settle   acknowledgements and arrivals of earlier moves count only here
     append   new open units, which cannot leave; `admit`: complete ones (prefill), which pass through staging
@@ -39,7 +38,7 @@ from kvpager.core import (
     UnitTable,
 )
 from kvpager.errors import CapacityError, InvariantError
-from kvpager.pagetable import ABSENT, PageTable
+from kvpager.pagetable import ABSENT, PageTable, in_hbm
 from kvpager.policies.base import PIN, Policy
 from kvpager.pool import Pools, best
 from kvpager.prefetch.base import Prefetcher
@@ -284,9 +283,8 @@ class Pager:
             "more units are staged than the staging line allows (law 6)": any(len(r) > self.staging_units for r in self._rounds),
             "tier 2 holds more than its payload (law 6)": np.count_nonzero(self.pages.where == DRAM) > self._dram_units,
         }
-        for law, is_broken in broken.items():
-            if is_broken:
-                raise InvariantError(law)
+        for law in (law for law, is_broken in broken.items() if is_broken):
+            raise InvariantError(law)
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
@@ -301,16 +299,15 @@ class Pager:
         if any(map(len, self._rounds)):
             raise InvariantError(f"units are still staged at {tick}: place() each round of the last tick first")
         tier = self.pages.where[units]
-        if len(tier) and tier.min() < 0:
+        hit, late, early = in_hbm(tier), _NONE, np.zeros(len(units), np.bool_)
+        if not hit.all() and tier.min() < 0:
             raise InvariantError(f"unit {int(units[tier < 0][0])} is asked for at {tick} but was never appended")
-        hit, fetch = tier <= HBM, (tier == DRAM) | (tier == NVME)
-        if self.prefetcher is None:
-            return Grant(tier, _NONE, ((), *self._stage(units[fetch], tier[fetch])), np.zeros(len(units), np.bool_))
-        flying = self.pages.flying[units]
-        early = self.pages.early[units] & hit
-        self.pages.early[units[hit | flying]] = False
-        fetch &= ~flying
-        return Grant(tier, units[flying], ((), *self._stage(units[fetch], tier[fetch])), early)
+        fetch = (tier == DRAM) | (tier == NVME)
+        if self.prefetcher is not None:
+            flying, early = self.pages.flying[units], self.pages.early[units] & hit
+            self.pages.early[units[hit | flying]] = False
+            fetch, late = fetch & ~flying, units[flying]
+        return Grant(tier, late, ((), *self._stage(units[fetch], tier[fetch])), early)
 
     def _split(self, units: Ids) -> list[Ids]:
         """Cut `units` into rounds that fit their lane of the staging line."""
@@ -330,10 +327,13 @@ class Pager:
 
     def _stage(self, misses: Ids, tier: NDArray[np.int8]) -> list[tuple[Move, ...]]:
         """Split misses into rounds that fit the staging line; one move per source tier and round."""
+        if len(misses) == 0:
+            self._rounds = [_NONE]
+            return []
         parts = self._split(misses)
         self._rounds = [_NONE, *parts]
         rounds, tiers = [], (DRAM, NVME) if self._dram_units else (NVME,)
-        sources = np.split(tier, np.cumsum([len(part) for part in parts])[:-1]) if parts else []
+        sources = np.split(tier, np.cumsum([len(part) for part in parts])[:-1])
         for part, source in zip(parts, sources, strict=True):
             by_tier = [(number, part[source == number]) for number in tiers]
             rounds.append(tuple(self._move(units, number, STAGE, "demand") for number, units in by_tier if len(units)))

@@ -41,9 +41,11 @@ class Counts:
 
     def asked(self, grant: Grant, asks: Ids) -> None:
         """Count a step's demand."""
-        self.served += np.bincount(grant.tier, weights=asks, minlength=6).astype(np.int64)
+        units = np.bincount(grant.tier, minlength=6)
+        several = int(asks.sum()) != len(asks)
+        self.served += np.bincount(grant.tier, weights=asks, minlength=6).astype(np.int64) if several else units
         self.units += len(asks)
-        self.hits += int(np.count_nonzero(grant.tier <= HBM))
+        self.hits += int(units[: HBM + 1].sum())
 
     def streamed(self, grant: Grant) -> None:
         """Count what a prefill, or cropping into a sealed block, read again."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from kvpager.core import Demand, Ids, Seen, Tick
 from kvpager.errors import BlockLostError, InvariantError, UnitsLost
 from kvpager.live.rows import Row
-from kvpager.live.step import Item, LayerStep, make_item
+from kvpager.live.step import Item, LayerStep, Reading, read_all, read_some
 from kvpager.live.stream import GROUP_BLOCKS, ManyQueries
 from kvpager.selectors.base import ByKeys, Selector
 
@@ -42,6 +42,8 @@ class _Call(NamedTuple):
     """Of each row's blocks, those that this call opened."""
     admitted: list[slice]
     """Of each row's blocks, those that this call completes and seals at once."""
+    dense: dict[tuple[int, int], Reading]
+    """What a query of a row and context reads in layer 0 if it reads everything: other layers read the same blocks."""
 
 
 class Batch:
@@ -134,18 +136,20 @@ class Batch:
             call = self._call
             store.driver.begin(Tick(call.step, layer))
         tick = Tick(call.step, layer)
-        opened = [row.units(store.table, layer, part) for row, part in zip(self.rows, call.opened, strict=True)]
-        store.driver.append(tick, np.concatenate(opened))
-        output = torch.zeros(*query.shape[:3], store.layout.v_dim)
+        opened = [
+            row.units(store.table, layer, part)
+            for row, part in zip(self.rows, call.opened, strict=True)
+            if part.start < part.stop
+        ]
+        if opened:
+            store.driver.append(tick, np.concatenate(opened))
         keys, values = key.float(), value.float()
-        for number, count in enumerate(new):
-            if count:
-                self._write(number, layer, keys[number, :, -count:], values[number, :, -count:])
+        self._write(layer, store.layout.bits(keys), store.layout.bits(values))
         scaled = query.float() * scaling
         if max(new) > FEW_TOKENS:
-            self._prefill(tick, output, scaled, keys, values, softcap)
+            output = self._prefill(tick, scaled, keys, values, softcap)
         else:
-            self._step(tick, output, scaled, softcap)
+            output = torch.from_numpy(self._step(tick, scaled.numpy(), softcap))
         store.driver.prefetch(tick)
         return output
 
@@ -167,10 +171,11 @@ class Batch:
             if whole > first:
                 table.seal(table.open_many(row.sequence, whole - first))
             table.open_many(row.sequence, last - whole)
-            row.refresh(table)
+            if last > first:
+                row.refresh(table)
             admitted.append(slice(first, whole))
             opened.append(slice(whole, last))
-        return _Call(tick.step, before, new, opened, admitted)
+        return _Call(tick.step, before, new, opened, admitted, {})
 
     def seal(self, tick: Tick) -> None:
         """Seal the rows' full blocks, and issue their backups."""
@@ -188,21 +193,22 @@ class Batch:
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────
 
-    def _step(self, tick: Tick, output: Tensor, query: Tensor, softcap: float) -> None:
+    def _step(self, tick: Tick, query: NDArray[np.float32], softcap: float) -> NDArray[np.float32]:
         """Attend with a few queries a row, each over the blocks that the selector chose."""
         store, call = self.store, self._current()
+        output = np.zeros((*query.shape[:3], store.layout.v_dim), np.float32)
         items: list[Item] = []
         places: list[tuple[int, int]] = []
         alone = max(call.new) == 1
         for number, (row, count) in enumerate(zip(self.rows, call.new, strict=True)):
             for position in range(query.shape[2] - count, query.shape[2]):
-                own = np.ascontiguousarray(query[number, :, position].numpy())
-                mask = self._choose(tick, row, own, softcap) if alone else np.ones((store.layout.kv_heads, row.sealed), np.bool_)
+                own = np.ascontiguousarray(query[number, :, position])
+                mask = self._choose(tick, row, own, softcap) if alone else None
                 context = row.tokens + position - (query.shape[2] - count) + 1
-                items.append(make_item(store.table, tick.layer, number, own, row.bases, mask, context))
+                items.append(Item(number, own, self._reading(number, mask, context).at_layer(tick.layer)))
                 places.append((number, position))
         if not items:
-            return
+            return output
         step = LayerStep(store.kernel, store.memory.source, store.table, store.layout.v_dim, items, softcap)
 
         def seen() -> Seen:
@@ -212,28 +218,38 @@ class Batch:
         grant = store.driver.ask(Demand(tick, step.demand, step.asks), step.attend, seen)
         store.counts.asked(grant, step.asks)
         for (number, position), found in zip(places, step.outputs, strict=True):
-            output[number, :, position] = torch.from_numpy(found)
+            output[number, :, position] = found
         if self.measure_every and alone and self.selector is not None and tick.step % self.measure_every == 0:
             for item in items:
                 self._probe(tick, item, softcap)
+        return output
+
+    def _reading(self, number: int, mask: NDArray[np.bool_] | None, context: int) -> Reading:
+        """What a query of a row reads, in layer 0; without a mask everything."""
+        row, table, dense = self.rows[number], self.store.table, self._current().dense
+        if mask is not None:
+            return read_some(table, row.bases, mask, context)
+        known = dense.get((number, context))
+        if known is None:
+            known = dense[number, context] = read_all(table, row.bases, row.sealed, context)
+        return known
 
     def _probe(self, tick: Tick, item: Item, softcap: float) -> None:
         """Read all that `item` left out as well, to know the share of the attention mass on what it read."""
         store, row = self.store, self.rows[item.row]
-        everything = np.ones((store.layout.kv_heads, row.sealed), np.bool_)
-        whole = make_item(store.table, tick.layer, item.row, item.query, row.bases, everything, row.tokens + 1)
+        whole = item._replace(reading=self._reading(item.row, None, row.tokens + 1).at_layer(tick.layer))
         step = LayerStep(store.kernel, store.memory.source, store.table, store.layout.v_dim, [whole], softcap)
         store.driver.stream(tick, step.demand, step.attend)
         step.finish()
         units, mass = step.mass()
-        store.counts.mass_read += float(mass[np.isin(units, item.units)].sum(dtype=np.float64)) / store.layout.kv_heads
+        store.counts.mass_read += float(mass[np.isin(units, item.reading.units)].sum(dtype=np.float64)) / store.layout.kv_heads
         store.counts.mass_probes += 1
 
-    def _choose(self, tick: Tick, row: Row, query: NDArray[np.float32], softcap: float) -> NDArray[np.bool_]:
-        """Which complete blocks a query reads, bool [kv_heads, blocks]."""
+    def _choose(self, tick: Tick, row: Row, query: NDArray[np.float32], softcap: float) -> NDArray[np.bool_] | None:
+        """Which complete blocks a query reads, bool [kv_heads, blocks]; None = all."""
         store, heads = self.store, self.store.layout.kv_heads
         if self.selector is None or row.sealed == 0:
-            return np.ones((heads, row.sealed), np.bool_)
+            return None
         previous = np.zeros((heads, row.sealed), np.bool_)
         before = row.previous.get(tick.layer)
         if before is not None:
@@ -248,9 +264,10 @@ class Batch:
 
     # ── a prefill ────────────────────────────────────────────────────────────────────────────────
 
-    def _prefill(self, tick: Tick, output: Tensor, query: Tensor, key: Tensor, value: Tensor, softcap: float) -> None:
+    def _prefill(self, tick: Tick, query: Tensor, key: Tensor, value: Tensor, softcap: float) -> Tensor:
         """Attend with many queries: the past streamed from its tiers, the call's own tokens as they are."""
         store, call = self.store, self._current()
+        output = torch.zeros(*query.shape[:3], store.layout.v_dim)
         units: list[Ids] = []
         masses: list[NDArray[np.float32]] = []
         for number, (row, count) in enumerate(zip(self.rows, call.new, strict=True)):
@@ -266,6 +283,7 @@ class Batch:
         seen = store.saw(_mean_mass(tick, units, masses))
         fresh = [row.units(store.table, tick.layer, part) for row, part in zip(self.rows, call.admitted, strict=True)]
         store.driver.admit(tick, np.concatenate(fresh), self._writer(tick.layer, key, value), seen)
+        return output
 
     def _past(self, tick: Tick, row: Row, many: ManyQueries) -> None:
         """Stream a row's complete blocks through `many`, group by group."""
@@ -326,19 +344,23 @@ class Batch:
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, number: int, layer: int, key: Tensor, value: Tensor) -> None:
-        """Write a row's new tokens to its open blocks; those of admitted blocks are written as they are admitted."""
-        store, row, admitted = self.store, self.rows[number], self._current().admitted[number]
-        size, first, stop = store.table.block_size, row.tokens, row.tokens + key.shape[1]
-        keys, values = store.layout.bits(key), store.layout.bits(value)
-        for block in range(first // size, -(-stop // size)):
-            if admitted.start <= block < admitted.stop:
-                continue
-            begin, end = max(block * size, first), min((block + 1) * size, stop)
-            units = row.units(store.table, layer, slice(block, block + 1))
-            inside, source = slice(begin - block * size, end - block * size), slice(begin - first, end - first)
-            store.keys[store.memory.key_slots(units), :, inside] = keys[:, source].transpose(0, 2, 1)
-            store.values[store.memory.slots(units), inside] = values[:, source]
+    def _write(self, layer: int, keys: NDArray[Any], values: NDArray[Any]) -> None:
+        """Write the rows' new tokens to their open blocks; those of admitted blocks are written as they are admitted.
+
+        `keys` and `values` are ``[rows, kv_heads, tokens, dim]``, of which each row's last are real.
+        """
+        store, call, size = self.store, self._current(), self.store.table.block_size
+        for number, (row, count, admitted) in enumerate(zip(self.rows, call.new, call.admitted, strict=True)):
+            first, stop, padding = row.tokens, row.tokens + count, keys.shape[2] - count
+            for block in range(first // size, -(-stop // size)):
+                if admitted.start <= block < admitted.stop:
+                    continue
+                begin, end = max(block * size, first), min((block + 1) * size, stop)
+                units = row.units(store.table, layer, slice(block, block + 1))
+                inside = slice(begin - block * size, end - block * size)
+                source = slice(padding + begin - first, padding + end - first)
+                store.keys[store.memory.key_slots(units), :, inside] = keys[number, :, source].transpose(0, 2, 1)
+                store.values[store.memory.slots(units), inside] = values[number, :, source]
 
     def _current(self) -> _Call:
         if self._call is None:

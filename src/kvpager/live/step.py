@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvpager.core import Ids, UnitTable
 from kvpager.live.kernels.partials import Partials
 
-__all__ = ["Item", "Kernel", "LayerStep", "make_item"]
+__all__ = ["Item", "Kernel", "LayerStep", "Reading", "read_all", "read_some"]
 
 
 class Kernel(Protocol):
@@ -39,51 +39,79 @@ class Kernel(Protocol):
         ...
 
 
-class Item(NamedTuple):
-    """What one query reads in a layer, KV head by KV head, blocks ascending, open blocks last."""
+class Reading(NamedTuple):
+    """What one query reads, KV head by KV head, blocks ascending, open blocks last."""
 
-    row: int
-    query: NDArray[np.float32]
-    """Scaled, [kv_heads * group, k_dim]."""
     units: Ids
     starts: Ids
     """Where each KV head begins in `units`."""
     tokens: Ids
     """Tokens that each unit holds for this query."""
-    asked: NDArray[np.bool_]
-    """Which units are asked for: complete ones. Open ones are in HBM anyway."""
+    order: NDArray[np.intp]
+    """Positions in `units` by ascending unit: those of complete blocks, then those of open ones."""
+    demand: Ids
+    """The units of complete blocks, ascending: they are asked for. Open ones are in HBM anyway."""
+
+    def at_layer(self, layer: int) -> Reading:
+        """The same blocks in another layer, if this is layer 0."""
+        ahead = np.int32(layer * (len(self.starts) - 1))
+        return self._replace(units=self.units + ahead, demand=self.demand + ahead)
 
 
-def make_item(
-    table: UnitTable, layer: int, row: int, query: NDArray[np.float32], bases: Ids, mask: NDArray[np.bool_], context: int
-) -> Item:
-    """Return what a query reads.
+class Item(NamedTuple):
+    """A query, and what it reads in a layer."""
+
+    row: int
+    query: NDArray[np.float32]
+    """Scaled, [kv_heads * group, k_dim]."""
+    reading: Reading
+
+
+def read_all(table: UnitTable, bases: Ids, complete: int, context: int) -> Reading:
+    """Return what a query reads in layer 0 that reads everything.
 
     Parameters
     ----------
     table : UnitTable
         Units.
-    layer, row : int
-        Which layer, and which row of the batch.
-    query : float32 [kv_heads * group, k_dim]
-        Scaled.
     bases : int32 [blocks]
         First unit of each of the row's blocks.
-    mask : bool [kv_heads, complete blocks]
-        The complete blocks to read; the open ones after them are always read.
+    complete : int
+        Blocks that are asked for; the open ones after them are read anyway.
     context : int
         Tokens that the query may read, its own included.
+    """
+    heads, last = table.num_kv_heads, -(-context // table.block_size)
+    units = (bases[:last] + np.arange(heads, dtype=np.int32)[:, None]).ravel()
+    tokens = np.full((heads, last), table.block_size, np.int32)
+    tokens[:, last - 1] = context - (last - 1) * table.block_size
+    order = np.arange(heads * last).reshape(heads, last).T.ravel()
+    starts = np.arange(0, heads * last + 1, last, dtype=np.int32)
+    return Reading(units, starts, tokens.ravel(), order, table.at_layer(bases[:complete], 0))
+
+
+def read_some(table: UnitTable, bases: Ids, mask: NDArray[np.bool_], context: int) -> Reading:
+    """Return what a query reads in layer 0 that reads some of the complete blocks, and the open ones.
+
+    Parameters
+    ----------
+    table, bases, context
+        As for `read_all`.
+    mask : bool [kv_heads, complete blocks]
+        The complete blocks to read.
     """
     heads, complete = mask.shape
     last = -(-context // table.block_size)
     wide = np.ones((heads, last), np.bool_)
     wide[:, :complete] = mask
-    head, block = np.nonzero(wide)
-    units = (bases[block] + (layer * heads + head)).astype(np.int32)
-    starts = np.zeros(heads + 1, np.int32)
-    np.cumsum(wide.sum(1), out=starts[1:])
+    place = np.flatnonzero(wide)
+    head = place // last
+    block = place - head * last
+    units = bases[block] + head.astype(np.int32)
+    starts = np.searchsorted(place, np.arange(0, heads * last + 1, last)).astype(np.int32)
     tokens = np.minimum(context - block * table.block_size, table.block_size).astype(np.int32)
-    return Item(row, query, units, starts, tokens, block < complete)
+    order = np.argsort(block.astype(np.uint16) if last <= 1 << 16 else block, kind="stable")  # of 16 bits: no comparisons
+    return Reading(units, starts, tokens, order, units[order[: len(order) - heads * (last - complete)]])
 
 
 class LayerStep:
@@ -123,14 +151,13 @@ class LayerStep:
     ) -> None:
         self._kernel, self._source, self._table, self._v_dim = kernel, source, table, v_dim
         self._items, self._softcap = items, softcap
-        self._orders: list[tuple[NDArray[np.intp], Ids]] = []
+        self._ascending: dict[int, Ids] = {}
         self._partials: list[Partials | None] = [None] * len(items)
         self.outputs: list[NDArray[np.float32]] = []
         self._masses: list[NDArray[np.float32]] = []
-        asked = [item.units[item.asked] for item in items]
-        rows = {item.row: units for item, units in zip(items, asked, strict=True)}
+        rows = {item.row: item.reading.demand for item in items}
         if len(rows) == 1:
-            self.demand = np.sort(asked[0])
+            self.demand = items[0].reading.demand
             self.asks = np.ones(len(self.demand), np.int32)
         else:
             self.demand, counts = np.unique(np.concatenate(list(rows.values())), return_counts=True)
@@ -142,7 +169,9 @@ class LayerStep:
             self._finish_at_once()
             return
         for number, item in enumerate(self._items):
-            order, ascending = self._order(number)
+            order, ascending = item.reading.order, self._ascending.get(number)
+            if ascending is None:
+                ascending = self._ascending[number] = item.reading.units[order]
             at = np.minimum(np.searchsorted(ascending, units), len(ascending) - 1)
             mine = ascending[at] == units
             self._attend_to(number, item, order[at[mine]])
@@ -155,10 +184,11 @@ class LayerStep:
             self._finish_at_once()
             return
         for number, item in enumerate(self._items):
-            self._attend_to(number, item, np.flatnonzero(~item.asked))
+            reading = item.reading
+            self._attend_to(number, item, reading.order[len(reading.demand) :])
             partials = self._partials[number]
-            rows = np.arange(len(item.units), dtype=np.int32)
-            output, mass = self._kernel.fold(partials, rows, item.starts)  # type: ignore[arg-type]
+            rows = np.arange(len(reading.units), dtype=np.int32)
+            output, mass = self._kernel.fold(partials, rows, reading.starts)  # type: ignore[arg-type]
             self.outputs.append(output)
             self._masses.append(mass)
             self._partials[number] = None
@@ -166,38 +196,32 @@ class LayerStep:
     def mass(self) -> tuple[Ids, NDArray[np.float16]]:
         """Return the units read, ascending, and the mass of each: mean over the queries that read it."""
         if len(self._items) == 1:
-            order = np.argsort(self._items[0].units)
-            return self._items[0].units[order], self._masses[0][order].astype(np.float16)
+            reading = self._items[0].reading
+            return reading.units[reading.order], self._masses[0].astype(np.float16)[reading.order]
         units, where, counts = np.unique(
-            np.concatenate([item.units for item in self._items]), return_inverse=True, return_counts=True
+            np.concatenate([item.reading.units for item in self._items]), return_inverse=True, return_counts=True
         )
         total = np.bincount(where, weights=np.concatenate(self._masses))
         return units, (total / counts).astype(np.float16)
 
-    def _order(self, number: int) -> tuple[NDArray[np.intp], Ids]:
-        while len(self._orders) <= number:
-            units = self._items[len(self._orders)].units
-            order = np.argsort(units)
-            self._orders.append((order, units[order]))
-        return self._orders[number]
-
     def _attend_to(self, number: int, item: Item, places: NDArray[np.intp]) -> None:
         if len(places) == 0:
             return
-        out = self._partials[number]
+        out, reading = self._partials[number], item.reading
         if out is None:
-            group = len(item.query) // (len(item.starts) - 1)
-            out = self._partials[number] = Partials.empty(len(item.units), group, self._v_dim)
-        units = item.units[places]
+            group = len(item.query) // (len(reading.starts) - 1)
+            out = self._partials[number] = Partials.empty(len(reading.units), group, self._v_dim)
+        units = reading.units[places]
         memory, slots = self._source(units)
         self._kernel.partials(
-            item.query, memory, slots, self._table.kv_head[units], places.astype(np.int32), out, item.tokens[places],
+            item.query, memory, slots, self._table.kv_head[units], places.astype(np.int32), out, reading.tokens[places],
             self._softcap,
         )  # fmt: skip
 
     def _finish_at_once(self) -> None:
         for item in self._items:
-            memory, slots = self._source(item.units)
-            output, mass = self._kernel.attend(item.query, memory, slots, item.starts, item.tokens, self._softcap)
+            units, starts, tokens = item.reading[:3]
+            memory, slots = self._source(units)
+            output, mass = self._kernel.attend(item.query, memory, slots, starts, tokens, self._softcap)
             self.outputs.append(output)
             self._masses.append(mass)

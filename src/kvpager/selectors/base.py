@@ -112,9 +112,12 @@ def top_count(scores: NDArray[np.float32], count: int) -> Mask:
     if count <= 0:
         return np.zeros(scores.shape, np.bool_)
     least = np.partition(scores, blocks - count, axis=1)[:, blocks - count, None]
+    mask: Mask = scores >= least
+    if (np.count_nonzero(mask, axis=1) == count).all():
+        return mask
     above, equal = scores > least, scores == least
     newest_first = np.cumsum(equal[:, ::-1], axis=1)[:, ::-1]
-    mask: Mask = above | (equal & (newest_first <= count - above.sum(axis=1, keepdims=True)))
+    mask = above | (equal & (newest_first <= count - above.sum(axis=1, keepdims=True)))
     return mask
 
 
