@@ -33,7 +33,7 @@ def run(family, seed, pads, operations, setting):
     model = tiny_once(family)
     with (
         tempfile.TemporaryDirectory() as folder,
-        live(model, folder, context=MOST_TOKENS, rows=MOST_ROWS, hbm="30%", **setting) as opened,
+        live(model, folder, context=MOST_TOKENS, rows=MOST_ROWS, hbm="60%", **setting) as opened,
     ):
         pair = Pair(opened)
         rows, tokens = len(pads), max(pads) + 9
