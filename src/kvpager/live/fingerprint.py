@@ -10,7 +10,7 @@ import torch
 
 from kvpager.live.layout import Layout
 
-__all__ = ["FORMAT", "differences", "fingerprint", "weights_sha256"]
+__all__ = ["FORMAT", "fingerprint", "weights_sha256"]
 
 FORMAT = 1
 """Of what sessions and slots hold; a change that makes old ones unreadable raises it."""
@@ -51,17 +51,6 @@ def fingerprint(loaded: Any, layout: Layout) -> str:
         "windows": _digest(windows),
     }
     return " ".join(f"{name}={value}" for name, value in parts.items())
-
-
-def differences(theirs: str, ours: str) -> str:
-    """Say in which words two fingerprints differ."""
-    known, wanted = (dict(word.partition("=")[::2] for word in text.split()) for text in (theirs, ours))
-    names = [*wanted, *(name for name in known if name not in wanted)]
-    return ", ".join(
-        f"{name} is {known.get(name, 'unknown')}, not {wanted.get(name, 'unknown')}"
-        for name in names
-        if known.get(name) != wanted.get(name)
-    )
 
 
 def weights_sha256(model: Any) -> str:

@@ -21,7 +21,7 @@ from kvpager.errors import StoreError
 from kvpager.slab.files import PAGE_BYTES, Files, aligned, read_fully, write_fully
 from kvpager.slab.record import Shape, read_superblock, superblock
 
-__all__ = ["Folder", "shape_of", "slabs_in"]
+__all__ = ["Folder", "differences", "shape_of", "slabs_in"]
 
 _SLAB = re.compile(r"slab-(\d{5})\.kv")
 
@@ -149,7 +149,7 @@ class Folder:
         self.sound = True
         if said[0] != self.shape:
             ours, theirs = asdict(self.shape), asdict(said[0])
-            what = ", ".join(f"{name} is {theirs[name]!r}, not {ours[name]!r}" for name in ours if ours[name] != theirs[name])
+            what = ", ".join(_apart(name, theirs[name], ours[name]) for name in ours if ours[name] != theirs[name])
             raise StoreError(f"store {str(self.path)!r} was made for something else: {what}; choose another directory")
 
 
@@ -159,6 +159,25 @@ def _understood(path: Path, page: bytes) -> tuple[Shape, int] | None:
         return read_superblock(page)
     except StoreError as error:
         raise StoreError(f"store {str(path)!r} cannot be used: {error}") from error
+
+
+def _apart(name: str, theirs: object, ours: object) -> str:
+    return (
+        differences(theirs, ours) if isinstance(theirs, str) and isinstance(ours, str) else f"{name} is {theirs!r}, not {ours!r}"
+    )
+
+
+def differences(theirs: str, ours: str) -> str:
+    """Say in which of their words ``name=value`` two fingerprints differ; of other ones, what they are."""
+    if "=" not in theirs or "=" not in ours:
+        return f"fingerprint is {theirs!r}, not {ours!r}"
+    known, wanted = (dict(word.partition("=")[::2] for word in text.split()) for text in (theirs, ours))
+    names = [*wanted, *(name for name in known if name not in wanted)]
+    return ", ".join(
+        f"{name} is {known.get(name, 'unknown')}, not {wanted.get(name, 'unknown')}"
+        for name in names
+        if known.get(name) != wanted.get(name)
+    )
 
 
 def slabs_in(path: Path) -> list[int]:

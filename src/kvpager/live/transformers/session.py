@@ -12,12 +12,13 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from kvpager.errors import BadInput, BlockLostError, ModelError, StoreError, UnitsLost
 from kvpager.live import revive
-from kvpager.live.fingerprint import differences, fingerprint
+from kvpager.live.fingerprint import fingerprint
 from kvpager.live.park import Parked
 from kvpager.live.rows import Row
 from kvpager.live.store import TieredStore
 from kvpager.live.transformers.cache import TieredCache, TieredLayer
 from kvpager.live.transformers.loading import LoadedModel
+from kvpager.slab.folder import differences
 
 __all__ = ["Session"]
 
