@@ -20,9 +20,12 @@ from tests.live.families import BLOCK, VOCABULARY, WatchedDriver, ids_of, layout
 
 from kvpager.core import NVME
 from kvpager.errors import BadInput, BlockLostError, StorageFull, StoreError
+from kvpager.live.budget import live_budget
 from kvpager.live.fingerprint import fingerprint
+from kvpager.live.layout import Layout
 from kvpager.live.park import Shelf
-from kvpager.live.transformers import Session
+from kvpager.live.store import TieredStore
+from kvpager.live.transformers import Session, load_model
 from kvpager.slab.files import Files
 from kvpager.slab.sessions import open_store, sessions_in
 
@@ -751,3 +754,31 @@ def test_the_open_block_is_parked_without_what_its_slots_held_before(tmp_path):
         assert not store.layout.keys(content)[..., 1:].any()
         assert not store.layout.values(content)[:, 1:].any()
         assert store.layout.keys(content)[..., :1].any()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_real_weights_go_on_too(tmp_path):
+    loaded = load_model("smollm2")
+    layout = Layout.of(loaded.geometry)
+    budget = live_budget(layout, context_tokens=400, hbm="20%")
+    text = loaded.tokenize(Path(contextlib.__file__).read_text(encoding="utf-8"))[:300]
+
+    def store():
+        return TieredStore(
+            budget, tmp_path, fingerprint=fingerprint(loaded, layout), layer_numbers=loaded.geometry.full_layers,
+            selector="outlier_mean:read_fraction=0.2",
+        )  # fmt: skip
+
+    for selective in (False, True):
+        with store() as opened_store:
+            session = Session(loaded, opened_store, selective=selective)
+            session.run(6, text)
+            session.park()
+            expected = session.run(16)
+            session.close()
+        with store() as opened_store:
+            session = Session.resume(loaded, opened_store, session.id, selective=selective)
+            assert session.run(16) == expected
+            assert opened_store.counts.recomputed_tokens == 0
+            session.drop()
