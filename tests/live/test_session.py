@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.live.families import BLOCK, VOCABULARY, WatchedDriver, ids_of, layout_of, live, stock, tiny, tiny_once
 
-from kvpager.core import NVME
+from kvpager.core import NVME, KVGeometry, LayerKV, Tick
 from kvpager.errors import BadInput, BlockLostError, StorageFull, StoreError
 from kvpager.live.budget import live_budget
 from kvpager.live.fingerprint import fingerprint
@@ -26,8 +27,13 @@ from kvpager.live.layout import Layout
 from kvpager.live.park import Shelf
 from kvpager.live.store import TieredStore
 from kvpager.live.transformers import Session, load_model
+from kvpager.replay.run import replay_run
+from kvpager.runlog import LoggedDriver, LoggedTable
 from kvpager.slab.files import Files
 from kvpager.slab.sessions import open_store, sessions_in
+from kvpager.traces.run import RunHeader
+from kvpager.traces.runcounts import RunTally
+from kvpager.traces.runstore import RunWriter, read_run
 
 PROMPT = ids_of(1, 101, seed=5)[0].tolist()
 MORE = ids_of(1, 38, seed=6)[0].tolist()
@@ -782,3 +788,53 @@ def test_real_weights_go_on_too(tmp_path):
             assert session.run(16) == expected
             assert opened_store.counts.recomputed_tokens == 0
             session.drop()
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_the_log_of_sessions_replays(lockstep, tmp_path):
+    """Law 3 through resuming, sharing, forking, losing, parking and dropping: the same moves, the same counters."""
+    folder, events, tally = tmp_path / "store", [], RunTally()
+
+    def sink(event):
+        tally(event)
+        events.append(event)
+
+    with opened(folder, **SELECTIVE) as store:
+        session = new(store, id="a")
+        session.run(3, PROMPT)
+        session.park()
+        fork = session.fork("b")
+        fork.run(2, MORE)
+        fork.park()
+    damage(folder, "bits flipped")
+    logged = {"driver": partial(LoggedDriver, sink=sink), "make_table": partial(LoggedTable, sink=sink), "lockstep": lockstep}
+    with opened(folder, **SELECTIVE, **logged) as store:
+        a, b = resume(store, "a"), resume(store, "b")
+        a.run(6)
+        b.run(5)
+        c = a.fork("c")
+        c.run(3)
+        c.park()
+        a.close()
+        b.run(2)
+        c.drop()
+        b.close()
+        assert store.counts.recomputed_tokens > 0
+        store.slabs.drain()
+        store.driver.begin(Tick(store.step, 0))
+        layout, pager = store.layout, store.pager
+        layer = LayerKV(layout.kv_heads, layout.k_dim, layout.v_dim)
+        header = RunHeader(
+            model="tiny", weights_sha256="0" * 64, geometry=KVGeometry("tiny", "llama", 4, 4, (layer,) * layout.layers),
+            layers=store.layer_numbers, num_kv_heads=layout.kv_heads, block_size=BLOCK, granularity=store.table.granularity,
+            unit_bytes=store.table.unit_bytes, mode="selective", selector=SELECTIVE["selector"], policy=store.policy_text,
+            budget=pager.budget, pool=pager.pools.kind, seed=pager.seed, lanes=pager.lanes, lockstep=lockstep,
+        )  # fmt: skip
+        counts = tally.counts.document(store.driver.tiers, store.table.unit_bytes)
+    with RunWriter(tmp_path / "run.zarr", header) as writer:
+        for event in events:
+            writer.append(event)
+        writer.close(counts)
+    found = replay_run(read_run(tmp_path / "run.zarr"), check=True)
+    assert found.moves_identical > 150
+    assert found.document == counts
