@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.prove import _split as split_names
-from kvpager.cli.root import Json, app, command_line, print_json, screen, stage
+from kvpager.cli.root import Json, app, command_line, print_json, screen, split_names, stage
 from kvpager.errors import BadInput
 
 if TYPE_CHECKING:
@@ -35,7 +34,9 @@ def evaluate(
     tasks: Annotated[
         str, typer.Option(help="Comma-separated, with settings as in needle:trials=2.")
     ] = "needle,multikey,copy,perplexity",
-    hbm: Annotated[str, typer.Option(help="A share of all KV (its payload), or bytes.")] = "20%",
+    hbm: Annotated[
+        str | None, typer.Option(help="A share of all KV, or bytes; default 20 %, or 60 % where re-ranking keeps the keys there.")
+    ] = None,
     dram: Annotated[str, typer.Option("--dram", "--cxl", help="Tier 2, a share or bytes; 0 = none.")] = "0",
     policy: Annotated[str, typer.Option(help="Ranks what stays in HBM; changes no output.")] = "blend",
     store: Annotated[Path | None, typer.Option(help="Directory of the backing stores; default a temporary one.")] = None,
@@ -108,9 +109,12 @@ def _runner(
 ) -> Runner:
     """Open a store of its own for a selector, and run over it."""
     from kvpager.live.opening import open_store, plan_budget
+    from kvpager.live.store import make_selector
     from kvpager.live.transformers.runner import TieredRunner
 
     folder.parent.mkdir(parents=True, exist_ok=True)
+    keeps_keys = selector is not None and bool(vars(make_selector(selector)).get("rerank"))
+    sizes = sizes | {"hbm": sizes["hbm"] or ("60%" if keeps_keys else "20%")}
     budget = plan_budget(loaded.geometry, selector=selector, **sizes)
     tiers = stack.enter_context(open_store(loaded, folder, budget, policy=policy, selector=selector))
     return TieredRunner(loaded, tiers, selective=selector is not None, measure_every=every if selector else 0)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Jobs, Json, Seed, app, command_line, print_json, screen, stage
+from kvpager.cli.root import Jobs, Json, Seed, app, command_line, print_json, screen, split_names, stage
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_share, parse_tokens
 
@@ -125,7 +125,7 @@ def replay(
     from kvpager.traces.run import RUN_FORMAT
     from kvpager.traces.store import format_of
 
-    names = _split(policy)
+    names = split_names(policy)
     for name in names:
         make_policy(name)
     if format_of(trace) == RUN_FORMAT:
@@ -133,7 +133,7 @@ def replay(
         return
     source = Source(trace, selector, clock, observe)
     stream = load_stream(source, granularity)
-    sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in _split(capacity)]
+    sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in split_names(capacity)]
     for size in sizes:
         capacity_units(stream, size, pool)
     share = 0.0 if dram is None else parse_share(dram, whole_bytes=stream.recording.kv_bytes)
@@ -173,8 +173,8 @@ def _replay_run(trace: Path, given: dict[str, Any], jobs: int, json: bool) -> No
         )
     recording = read_run(trace)
     kv_bytes = recording.units * recording.header.unit_bytes
-    names = _split(given["policy"]) if "policy" in given else [recording.header.policy]
-    sizes = [_size(text, recording.units, kv_bytes) for text in _split(given["capacity"])] if "capacity" in given else [None]
+    names = split_names(given["policy"]) if "policy" in given else [recording.header.policy]
+    sizes = [_size(text, recording.units, kv_bytes) for text in split_names(given["capacity"])] if "capacity" in given else [None]
     dram = given.get("dram")
     share = 0.0 if dram == "none" else None if dram is None else _size(dram, recording.units, kv_bytes)
     prefetch, seed = given.get("prefetch"), given.get("seed")
@@ -218,19 +218,6 @@ def _print_uncalibrated(lines: list[str]) -> None:
     """Say which constants a result takes from the notes as they are."""
     if lines:
         typer.echo("Constants taken over from the notes:\n  " + "\n  ".join(lines))
-
-
-def _split(text: str) -> list[str]:
-    """Split at commas, but not inside a plug-in's settings: ``placement:cuts=[0.3,0.6],scale=rank,lru`` is two."""
-    parts: list[str] = []
-    for part in re.split(r",(?![^\[]*\])", text):
-        if parts and "=" in part and ":" not in part:
-            parts[-1] += "," + part
-        elif part.strip():
-            parts.append(part.strip())
-    if not parts:
-        raise BadInput(f"{text!r} names nothing: give at least one, separated by commas")
-    return parts
 
 
 def _size(text: str, units: int, kv_bytes: int) -> float:

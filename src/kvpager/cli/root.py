@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import kvpager
-from kvpager.errors import InvariantError, KVPagerError
+from kvpager.errors import BadInput, InvariantError, KVPagerError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from kvpager.demo import Bar
 
-__all__ = ["Jobs", "Json", "Seed", "app", "command_line", "main", "print_json", "screen", "stage"]
+__all__ = ["Jobs", "Json", "Seed", "app", "command_line", "main", "print_json", "screen", "split_names", "stage"]
 
 app = typer.Typer(
     name="kvpager",
@@ -121,6 +121,19 @@ def screen() -> Console:
 def command_line() -> str:
     """Return the command line as typed, without the directories of absolute paths: they tell who and where."""
     return shlex.join(["kvpager", *(re.sub(r"(^|=)/.*/", r"\1", argument) for argument in sys.argv[1:])])
+
+
+def split_names(text: str) -> list[str]:
+    """Split at commas, but not inside a plug-in's settings: ``placement:cuts=[0.3,0.6],scale=rank,lru`` is two."""
+    parts: list[str] = []
+    for part in re.split(r",(?![^\[]*\])", text):
+        if parts and "=" in part and ":" not in part:
+            parts[-1] += "," + part
+        elif part.strip():
+            parts.append(part.strip())
+    if not parts:
+        raise BadInput(f"{text!r} names nothing: give at least one, separated by commas")
+    return parts
 
 
 def print_json(document: dict[str, Any]) -> None:
