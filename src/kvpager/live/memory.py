@@ -58,9 +58,9 @@ class HBMMemory:
     def forget(self, units: Ids) -> None:
         """`units` exist no more: give back whatever outlives their stay in HBM."""
 
-    def source(self, units: Ids) -> tuple[NDArray[np.uint8], Ids]:
-        """Return memory in which each of `units` stands as K and V together, and its slots."""
-        return self.arena.memory, self.slots(units)
+    def source(self, units: Ids) -> tuple[NDArray[np.uint8], Ids, Ids | None]:
+        """Return the memory in which `units` stand, their slots, and those of their keys; None if K and V are together."""
+        return self.arena.memory, self.slots(units), None
 
     def content(self, units: Ids) -> NDArray[np.uint8]:
         """Return a copy of the bytes of `units`, K and V together, [units, bytes]."""
@@ -126,9 +126,9 @@ class SplitMemory(HBMMemory):
             self.arena.give(self._key_of[known])
             self._key_of[known] = _NOWHERE
 
-    def source(self, units: Ids) -> tuple[NDArray[np.uint8], Ids]:
-        """Return memory in which each of `units` stands as K and V together, and its slots: a copy."""
-        return self.content(units), np.arange(len(units), dtype=np.int32)
+    def source(self, units: Ids) -> tuple[NDArray[np.uint8], Ids, Ids | None]:
+        """Return the memory in which `units` stand, their slots, and those of their keys."""
+        return self.arena.memory, self.slots(units), self.key_slots(units)
 
     def content(self, units: Ids) -> NDArray[np.uint8]:
         """Return a copy of the bytes of `units`, K and V together, [units, bytes]."""

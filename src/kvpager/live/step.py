@@ -22,7 +22,7 @@ class Kernel(Protocol):
 
     def partials(
         self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, heads: Ids, rows: Ids, out: Partials,
-        tokens: Ids | None = None, softcap: float = 0.0,
+        tokens: Ids | None = None, softcap: float = 0.0, keys: Ids | None = None,
     ) -> None:  # fmt: skip
         """Attend to single units, in any order."""
         ...
@@ -33,9 +33,15 @@ class Kernel(Protocol):
 
     def attend(
         self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, starts: Ids, tokens: Ids | None = None,
-        softcap: float = 0.0,
+        softcap: float = 0.0, keys: Ids | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # fmt: skip
         """Do both at once, for units that are all at hand."""
+        ...
+
+    def key_mass(
+        self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, starts: Ids, softcap: float = 0.0
+    ) -> NDArray[np.float32]:
+        """Return the mass of full blocks from their keys alone."""
         ...
 
 
@@ -122,7 +128,7 @@ class LayerStep:
     kernel : Kernel
         Computes.
     source : callable
-        Tells in which memory units stand, K and V together, and in which of its slots.
+        Tells in which memory units stand, in which of its slots, and in which their keys, if K and V are apart.
     table : UnitTable
         Units.
     v_dim : int
@@ -143,7 +149,7 @@ class LayerStep:
     def __init__(
         self,
         kernel: Kernel,
-        source: Callable[[Ids], tuple[NDArray[np.uint8], Ids]],
+        source: Callable[[Ids], tuple[NDArray[np.uint8], Ids, Ids | None]],
         table: UnitTable,
         v_dim: int,
         items: list[Item],
@@ -212,16 +218,16 @@ class LayerStep:
             group = len(item.query) // (len(reading.starts) - 1)
             out = self._partials[number] = Partials.empty(len(reading.units), group, self._v_dim)
         units = reading.units[places]
-        memory, slots = self._source(units)
+        memory, slots, keys = self._source(units)
         self._kernel.partials(
             item.query, memory, slots, self._table.kv_head[units], places.astype(np.int32), out, reading.tokens[places],
-            self._softcap,
+            self._softcap, keys,
         )  # fmt: skip
 
     def _finish_at_once(self) -> None:
         for item in self._items:
             units, starts, tokens = item.reading[:3]
-            memory, slots = self._source(units)
-            output, mass = self._kernel.attend(item.query, memory, slots, starts, tokens, self._softcap)
+            memory, slots, keys = self._source(units)
+            output, mass = self._kernel.attend(item.query, memory, slots, starts, tokens, self._softcap, keys)
             self.outputs.append(output)
             self._masses.append(mass)

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from kvpager.core import DRAM, HBM, NVME, TIER_NAMES, Ids, Seen, Tick, UnitTable
@@ -250,17 +249,14 @@ class TieredStore:
         float32 [kv_heads, blocks]
             ``-inf`` for the others.
         """
-        head, block = np.nonzero(candidates)
-        units = (bases[block] + (view.tick.layer * self.layout.kv_heads + head)).astype(np.int32)
-        keys = self.layout.floats(self.keys[self.memory.key_slots(units)])
-        logits = torch.bmm(torch.from_numpy(query).view(self.layout.kv_heads, -1, query.shape[1])[head], keys)
-        if softcap:
-            logits = torch.tanh(logits / softcap) * softcap
+        heads, blocks = candidates.shape
+        place = np.flatnonzero(candidates)
+        head = place // blocks
+        units = bases[place - head * blocks] + (view.tick.layer * heads + head).astype(np.int32)
+        starts = np.searchsorted(place, np.arange(0, heads * blocks + 1, blocks)).astype(np.int32)
         scores = np.full(candidates.shape, -np.inf, np.float32)
-        each = torch.logsumexp(logits, -1)
-        for number, count in enumerate(candidates.sum(1).tolist()):
-            mine = each[head == number] if count else each[:0]
-            scores[number, candidates[number]] = torch.softmax(mine, 0).mean(1).numpy()
+        slots = self.memory.key_slots(units)
+        scores[candidates] = self.kernel.key_mass(query, self.memory.arena.memory, slots, starts, softcap)
         return scores
 
     def saw(self, seen: Seen) -> Seen:

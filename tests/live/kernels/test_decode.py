@@ -175,3 +175,57 @@ def test_bad_input_is_refused_before_memory_is_touched():
         kernel.attend(query[:-1], memory, slots, starts)
     with pytest.raises(BadInput, match=r"Partials\.empty"):
         kernel.partials(query, memory, slots, zeros, zeros, Partials.empty(11, 2, 16))
+
+
+def halves(case, memory):
+    """The same units with K and V in slots of their own, anywhere: memory, slots of values, slots of keys."""
+    order = np.random.default_rng(1).permutation(2 * len(memory)).astype(np.int32)
+    apart = np.empty((2 * len(memory), memory.shape[1] // 2), np.uint8)
+    apart[order] = memory.reshape(apart.shape)
+    return apart, order[2 * case.slots + 1], order[2 * case.slots]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("element", ["float32", "bfloat16"])
+def test_keys_apart_from_values_change_no_bit(kind, element):
+    case = make_case(counts=(40, 0, 7), group=3, k_dim=64, v_dim=64, element=element, last=3)
+    kernel = kernel_of(case, kind, element)
+    memory, slots, keys = halves(case, case.memory)
+    together = kernel.attend(case.query, case.memory, case.slots, case.starts, case.tokens, 2.0)
+    apart = kernel.attend(case.query, memory, slots, case.starts, case.tokens, 2.0, keys)
+    np.testing.assert_array_equal(apart[0], together[0])
+    np.testing.assert_array_equal(apart[1], together[1])
+    rows = np.arange(47, dtype=np.int32)
+    out = Partials.empty(47, 3, 64)
+    kernel.partials(case.query, memory, slots, case.heads, rows, out, case.tokens, 2.0, keys)
+    np.testing.assert_array_equal(kernel.fold(out, rows, case.starts)[0], together[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_keys_alone_tell_the_mass(kind, softcap):
+    case = make_case(counts=(40, 0, 7), group=3, k_dim=64, v_dim=64, sharpness=4.0)
+    kernel = kernel_of(case, kind)
+    _, exact = case.exact(softcap)
+    memory, _, keys = halves(case, case.memory)
+    together, apart = (
+        kernel.key_mass(case.query, *where, case.starts, softcap) for where in ((case.memory, case.slots), (memory, keys))
+    )
+    np.testing.assert_array_equal(together, apart)
+    assert np.abs(apart - exact).max() <= 5e-6
+
+
+def test_bad_slots_of_keys_are_refused():
+    case = make_case(counts=(5, 6), group=2, k_dim=32, v_dim=32)
+    kernel, (memory, slots, keys) = kernel_of(case, "compiled"), halves(case, case.memory)
+    for wrong in (-1, len(memory)):
+        bad = keys.copy()
+        bad[4] = wrong
+        with pytest.raises(BadInput, match="slot"):
+            kernel.attend(case.query, memory, slots, case.starts, keys=bad)
+        with pytest.raises(BadInput, match="slot"):
+            kernel.key_mass(case.query, memory, bad, case.starts)
+    with pytest.raises(BadInput, match="half"):
+        kernel.attend(case.query, case.memory, case.slots, case.starts, keys=case.slots)
+    with pytest.raises(BadInput, match="half"):
+        kernel.attend(case.query, memory, slots, case.starts, keys=keys[:-1])

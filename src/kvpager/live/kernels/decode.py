@@ -17,14 +17,14 @@ from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.live.kernels.blocks import TOKENS, Shape
 from kvpager.live.kernels.ir import BF16, F32
-from kvpager.live.kernels.loops import Asks, compiled
+from kvpager.live.kernels.loops import Asks, compiled, compiled_shares
 from kvpager.live.kernels.partials import Partials
 
 __all__ = ["DecodeKernel", "supported"]
 
 MAX_GROUP = 16
 _NONE = np.empty(0, np.int32)
-_NO_ASKS: Asks = (np.empty((0, 0), np.float32), np.empty((0, 0), np.uint8), _NONE, _NONE, 0)
+_NO_ASKS: Asks = (np.empty((0, 0), np.float32), np.empty((0, 0), np.uint8), _NONE, _NONE, _NONE, 0)
 _NO_RESULTS = np.empty((0, 0), np.float32), np.empty(0, np.float32)
 
 
@@ -76,6 +76,7 @@ class DecodeKernel:
         out: Partials,
         tokens: Ids | None = None,
         softcap: float = 0.0,
+        keys: Ids | None = None,
     ) -> None:
         """Attend to single blocks, in any order.
 
@@ -93,15 +94,18 @@ class DecodeKernel:
             Valid tokens of each block, 1 to 16; default all.
         softcap : float
             Logits become ``softcap * tanh(logit / softcap)``; 0 = not.
+        keys : int32 [n], optional
+            Slots of the blocks' keys, where K and V stand apart: then a slot holds one of them, of the same size.
         """
-        query, slots, tokens = self._checked(query, memory, slots, tokens)
+        asks = self._asks(query, memory, slots, keys, tokens, softcap)
+        slots = asks[2]
         heads, rows = np.ascontiguousarray(heads, np.int32), np.ascontiguousarray(rows, np.int32)
         if len(heads) != len(slots) or len(rows) != len(slots):
             raise BadInput(f"partials: {len(slots)} slots, {len(heads)} heads, {len(rows)} rows; give one of each a block")
         shape = self.shape
         if out.m.shape[1:] != (shape.group,) or out.l.shape != out.m.shape or out.acc.shape != (*out.m.shape, shape.v_dim):
             raise BadInput(f"partials: out has shapes {out.m.shape}, {out.acc.shape}; make it by Partials.empty")
-        asks, starts = (query, memory, slots, tokens, _bits(softcap)), np.array([0, len(slots)], np.int32)
+        starts = np.array([0, len(slots)], np.int32)
         if not compiled(shape)(asks, starts, heads, rows, tuple(out), _NO_RESULTS):
             raise BadInput("partials: a slot, KV head, row or count of tokens lies outside its range")
 
@@ -138,6 +142,7 @@ class DecodeKernel:
         starts: Ids,
         tokens: Ids | None = None,
         softcap: float = 0.0,
+        keys: Ids | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Attend to blocks that are all at hand, and fold them at once.
 
@@ -153,7 +158,7 @@ class DecodeKernel:
             Where each head begins in `slots`.
         tokens : int32 [n], optional
             Valid tokens of each block, 1 to 16; default all.
-        softcap : float
+        softcap, keys
             As for `partials`.
 
         Returns
@@ -161,30 +166,54 @@ class DecodeKernel:
         output, mass
             As from `fold`, in the order of `slots`.
         """
-        query, slots, tokens = self._checked(query, memory, slots, tokens)
+        asks = self._asks(query, memory, slots, keys, tokens, softcap)
         starts = self._starts(starts, len(slots))
         output, mass = self._results(len(slots))
-        asks = query, memory, slots, tokens, _bits(softcap)
         if not compiled(self.shape)(
             asks, starts, _NONE, _NONE, tuple(Partials.empty(1, self.shape.group, self.shape.v_dim)), (output, mass)
         ):
             raise BadInput("attend: a slot or count of tokens lies outside its range")
         return output, mass[: len(slots)]
 
-    def _checked(
-        self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, tokens: Ids | None
-    ) -> tuple[NDArray[np.float32], Ids, Ids]:
-        expected = (self.kv_heads * self.shape.group, self.shape.k_dim)
+    def key_mass(
+        self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, starts: Ids, softcap: float = 0.0
+    ) -> NDArray[np.float32]:
+        """Return what `attend` would return as the mass of full blocks, from their keys alone, float32 [n].
+
+        Parameters
+        ----------
+        query, slots, starts, softcap
+            As for `attend`.
+        memory : uint8 [slots, bytes]
+            Of which each slot begins with keys.
+        """
+        query, memory, slots, *_ = self._asks(query, memory, slots, None, None, softcap, any_size=True)
+        starts, mass = self._starts(starts, len(slots)), np.empty(len(slots) + 8, np.float32)
+        if not compiled_shares(self.shape)(query, memory, slots, starts, _bits(softcap), mass):
+            raise BadInput("key_mass: a slot lies outside its range")
+        return mass[: len(slots)]
+
+    def _asks(
+        self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, keys: Ids | None, tokens: Ids | None,
+        softcap: float, *, any_size: bool = False,
+    ) -> Asks:  # fmt: skip
+        expected, size = (self.kv_heads * self.shape.group, self.shape.k_dim), self.unit_bytes
         if query.shape != expected:
             raise BadInput(f"query has shape {query.shape}, not {expected}")
-        if memory.ndim != 2 or memory.shape[1] != self.unit_bytes or not memory.flags.c_contiguous or memory.dtype != np.uint8:
+        if keys is not None:
+            size = size // 2 if self.shape.k_dim == self.shape.v_dim and len(keys) == len(slots) else -1
+        fits = memory.ndim == 2 and (memory.shape[1] == size or (any_size and memory.shape[1] in (size, size // 2)))
+        if not fits or not memory.flags.c_contiguous or memory.dtype != np.uint8:
             raise BadInput(
-                f"memory is {memory.dtype} {memory.shape}; the kernel reads contiguous uint8 [slots, {self.unit_bytes}]"
+                f"memory is {memory.dtype} {memory.shape}; the kernel reads contiguous uint8 [slots, {self.unit_bytes}], or half "
+                "of that where keys and values, of the same size, have a slot each"
             )
         counts = _NONE if tokens is None else np.ascontiguousarray(tokens, np.int32)
         if tokens is not None and len(counts) != len(slots):
             raise BadInput(f"{len(counts)} counts of tokens for {len(slots)} blocks; give one a block, or None")
-        return np.ascontiguousarray(query, np.float32), np.ascontiguousarray(slots, np.int32), counts
+        apart = _NONE if keys is None else np.ascontiguousarray(keys, np.int32)
+        query, slots = np.ascontiguousarray(query, np.float32), np.ascontiguousarray(slots, np.int32)
+        return query, memory, slots, apart, counts, _bits(softcap)
 
     def _starts(self, starts: Ids, count: int) -> Ids:
         starts = np.ascontiguousarray(starts, np.int32)

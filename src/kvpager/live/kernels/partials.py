@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Partials"]
+from kvpager.core import Ids
+
+__all__ = ["Partials", "joined"]
 
 
 class Partials(NamedTuple):
@@ -25,3 +27,10 @@ class Partials(NamedTuple):
         """Room for so many rows, with nothing in it yet."""
         small = (rows, group)
         return Partials(np.empty(small, np.float32), np.empty(small, np.float32), np.empty((*small, v_dim), np.float32))
+
+
+def joined(memory: NDArray[np.uint8], slots: Ids, keys: Ids | None) -> tuple[NDArray[np.uint8], Ids]:
+    """Return memory and slots in which each block stands as K and V together: a copy, if `keys` says that they are apart."""
+    if keys is None:
+        return memory, slots
+    return np.concatenate([memory[keys], memory[slots]], 1), np.arange(len(slots), dtype=np.int32)

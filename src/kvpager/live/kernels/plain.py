@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import Ids
 from kvpager.errors import BadInput
-from kvpager.live.kernels.partials import Partials
+from kvpager.live.kernels.partials import Partials, joined
 
 __all__ = ["PlainKernel"]
 
@@ -47,9 +47,10 @@ class PlainKernel:
 
     def partials(
         self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, heads: Ids, rows: Ids, out: Partials,
-        tokens: Ids | None = None, softcap: float = 0.0,
+        tokens: Ids | None = None, softcap: float = 0.0, keys: Ids | None = None,
     ) -> None:  # fmt: skip
         """Attend to single blocks, in any order; see `DecodeKernel.partials`."""
+        memory, slots = joined(memory, slots, keys)
         units: NDArray[Any] = memory[slots].view(self._bits)
         if self._bits is np.uint16:
             units = (units.astype(np.uint32) << 16).view(np.float32)
@@ -65,14 +66,21 @@ class PlainKernel:
 
     def attend(
         self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, starts: Ids, tokens: Ids | None = None,
-        softcap: float = 0.0,
+        softcap: float = 0.0, keys: Ids | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # fmt: skip
         """Do both; see `DecodeKernel.attend`."""
         out = Partials.empty(len(slots), self.group, self.v_dim)
         rows = np.arange(len(slots), dtype=np.int32)
         heads = np.repeat(np.arange(self.kv_heads, dtype=np.int32), np.diff(starts))
-        self.partials(query, memory, slots, heads, rows, out, tokens, softcap)
+        self.partials(query, memory, slots, heads, rows, out, tokens, softcap, keys)
         return self.fold(out, rows, starts)
+
+    def key_mass(
+        self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, starts: Ids, softcap: float = 0.0
+    ) -> NDArray[np.float32]:
+        """Return the mass of full blocks from their keys alone; see `DecodeKernel.key_mass`."""
+        apart = memory.shape[1] == self.block_size * query.shape[1] * np.dtype(self._bits).itemsize
+        return self.attend(query, memory, slots, starts, None, softcap, slots if apart else None)[1]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -66,9 +66,11 @@ class ReferenceKernel:
         out: Partials,
         tokens: Any | None = None,
         softcap: float = 0.0,
+        keys: Any | None = None,
     ) -> None:
         """Attend to single blocks, in any order; see `DecodeKernel.partials`."""
-        found = self._blocks(_tensor(query), _tensor(memory), _tensor(slots), _tensor(heads), _optional(tokens), softcap)
+        units, places = _joined(_tensor(memory), _tensor(slots), _optional(keys))
+        found = self._blocks(_tensor(query), units, places, _tensor(heads), _optional(tokens), softcap)
         place: Any
         for place, values in zip(out, found, strict=True):
             place[rows] = values.to(place.device) if isinstance(place, Tensor) else values.numpy()
@@ -85,10 +87,12 @@ class ReferenceKernel:
         return self._given(*self._fold(part, _tensor(starts).to(m.device)), partials.m)
 
     def attend(
-        self, query: Any, memory: Any, slots: Any, starts: Any, tokens: Any | None = None, softcap: float = 0.0
-    ) -> tuple[Any, Any]:
+        self, query: Any, memory: Any, slots: Any, starts: Any, tokens: Any | None = None, softcap: float = 0.0,
+        keys: Any | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Attend to blocks that are all at hand, and fold them; see `DecodeKernel.attend`."""
-        asked, units, places, edges = (_tensor(array) for array in (query, memory, slots, starts))
+        asked, edges = _tensor(query), _tensor(starts)
+        units, places = _joined(_tensor(memory), _tensor(slots), _optional(keys))
         counts, edges = _optional(tokens), edges.to(units.device)
         heads = torch.repeat_interleave(edges.diff())
 
@@ -97,6 +101,11 @@ class ReferenceKernel:
             return self._blocks(asked, units, places[items], heads[items], valid, softcap)
 
         return self._given(*self._fold(part, edges), memory)
+
+    def key_mass(self, query: Any, memory: Any, slots: Any, starts: Any, softcap: float = 0.0) -> Any:
+        """Return the mass of full blocks from their keys alone; see `DecodeKernel.key_mass`."""
+        apart = memory.shape[1] == self.block_size * self.k_dim * self.dtype.itemsize
+        return self.attend(query, memory, slots, starts, None, softcap, slots if apart else None)[1]
 
     def _given(self, output: Tensor, mass: Tensor, like: Any) -> tuple[Any, Any]:
         return (output, mass) if isinstance(like, Tensor) else (output.numpy(), mass.numpy())
@@ -156,6 +165,13 @@ class ReferenceKernel:
 
 def _tensor(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _joined(memory: Tensor, slots: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Memory and slots in which each block stands as K and V together."""
+    if keys is None:
+        return memory, slots
+    return torch.cat([memory[keys.long()], memory[slots.long()]], 1), torch.arange(len(slots), device=memory.device)
 
 
 def _optional(array: Any | None) -> Tensor | None:
