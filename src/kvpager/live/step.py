@@ -101,10 +101,14 @@ def read_some(table: UnitTable, bases: Ids, mask: NDArray[np.bool_], context: in
 
     Parameters
     ----------
-    table, bases, context
-        As for `read_all`.
+    table : UnitTable
+        Units.
+    bases : int32 [blocks]
+        First unit of each of the row's blocks.
     mask : bool [kv_heads, complete blocks]
         The complete blocks to read.
+    context : int
+        Tokens that the query may read, its own included.
     """
     heads, complete = mask.shape
     last = -(-context // table.block_size)

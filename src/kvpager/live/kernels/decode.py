@@ -158,7 +158,9 @@ class DecodeKernel:
             Where each head begins in `slots`.
         tokens : int32 [n], optional
             Valid tokens of each block, 1 to 16; default all.
-        softcap, keys
+        softcap : float
+            As for `partials`.
+        keys : int32 [n], optional
             As for `partials`.
 
         Returns
@@ -182,10 +184,14 @@ class DecodeKernel:
 
         Parameters
         ----------
-        query, slots, starts, softcap
-            As for `attend`.
+        query : float32 [kv_heads * group, k_dim]
+            Scaled.
         memory : uint8 [slots, bytes]
             Of which each slot begins with keys.
+        slots, starts : int32
+            As for `attend`.
+        softcap : float
+            Of the logits; 0 = none.
         """
         query, memory, slots, *_ = self._asks(query, memory, slots, None, None, softcap, any_size=True)
         starts, mass = self._starts(starts, len(slots)), np.empty(len(slots) + 8, np.float32)
