@@ -186,6 +186,7 @@ class Driver:
         """Forget freed `units` everywhere."""
         if len(units) == 0:
             return
+        self.pager.pages.grow()  # a call that was broken off early has told nobody of the blocks that it opened
         flying = units[self.pager.pages.flying[units]]
         if len(flying):  # their slots are being written to
             self._answers += self._wait([move.id for move in self.pager.pending.values() if move.why == "prefetch"])
