@@ -11,8 +11,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from kvpager.errors import ModelError
-from kvpager.live import transformers as live
 from kvpager.live.transformers import load_model
+from kvpager.live.transformers import loading as live
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from transformers import AttentionInterface, DynamicCache
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from kvpager.errors import ModelError
-from kvpager.live import transformers as live
 from kvpager.live.transformers import ATTENTION, RecordingDecoder, load_model
+from kvpager.live.transformers import recording as live
 from kvpager.traces.attention import read_recording
 from kvpager.traces.locality import SPLITS, locality_ranges
 from kvpager.traces.recorder import record
