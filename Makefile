@@ -43,7 +43,7 @@ demo: $(BIN)/.installed ## the main job, end to end, on a real model and a real 
 	$(BIN)/kvpager demo --out $(OUT)
 
 test: $(BIN)/.developed ## the tests, but for those marked long, browser or engines
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 test-browser: $(BIN)/.developed ## the tests that open the report in Chromium
 	$(BIN)/python -m pytest -m browser

@@ -15,7 +15,7 @@ from transformers import DynamicCache
 from kvpager.live.opening import open_store, plan_budget
 from kvpager.live.transformers import TieredCache, load_model
 
-CONTEXT_TOKENS, NEW_TOKENS = 600, 8
+CONTEXT_TOKENS, NEW_TOKENS = 400, 6
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ def test_the_report_takes_a_study_with_everything_on(tmp_path):
     def stage(name):
         yield lambda done, total, what=name: bars.append((what, done, total))
 
-    scale = Scale(640, 24, True, (0.15, 0.4), ("lru", "blend", "belady"), ("global", "layer", "equal"))
+    scale = Scale(640, 24, True, (0.15, 0.4), ("lru", "blend", "belady"), ("global", "layer", "equal"), 256, 4)
     document = study(path, scale=scale, stage=stage, command="kvpager demo", jobs=1)
     written = write_report(orjson.loads(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)), tmp_path / "report.html")
     html = written.read_text()

@@ -1,10 +1,12 @@
 """``kvpager demo``: its document, its folder, and the laws that its figures must obey."""
 
 import subprocess
+from dataclasses import replace
 
 import orjson
 import pytest
 
+from kvpager import demo
 from kvpager.traces.attention import read_recording
 
 SECTIONS = {
@@ -49,6 +51,7 @@ def tiny_in_its_place(monkeypatch, tiny):
 
     load = live.load_model
     monkeypatch.setattr(live, "load_model", lambda name, **options: load(str(tiny), **options))
+    monkeypatch.setattr(demo, "QUICK", replace(demo.QUICK, live_context_tokens=300, live_steps=8))
 
 
 def test_demo_on_a_tiny_model(well, here, tiny_in_its_place):
