@@ -104,7 +104,7 @@ def compiled(shape: Shape) -> Callable[..., bool]:
                 finish((work_at, output.ctypes.data + head * acc_bytes, tops, scales))
                 for i in range(first, after, 8):
                     shares((highs + 4 * i, totals + 4 * i, stride, tops, scales, mass.ctypes.data + 4 * i))
-        return len(work) > 0 and len(ends) > 0  # named last of all: numba frees an array behind its last use
+        return len(work) + len(ends) > 0  # here, since numba frees an array behind its last use
 
     return _njit(loop)
 
@@ -135,7 +135,7 @@ def compiled_shares(shape: Shape) -> Callable[..., bool]:
             for i in range(0, after - first, 8):
                 highs, totals = kept.ctypes.data + 4 * i, kept.ctypes.data + stride * group + 4 * i
                 shares((highs, totals, stride, tops, scales, mass.ctypes.data + 4 * (first + i)))
-        return len(work) > 0 and len(found) > 0  # named last of all: numba frees an array behind its last use
+        return len(work) + len(found) > 0  # here, since numba frees an array behind its last use
 
     return _njit(loop)
 
