@@ -1,6 +1,7 @@
 """``kvpager record`` on a tiny random model: the good path, what it refuses, a full disk, Ctrl-C."""
 
 import errno
+import functools
 import os
 import re
 import shutil
@@ -164,7 +165,9 @@ def test_full_disk_later_keeps_the_complete_steps(kvpager, well, words, tiny, mo
 def test_ctrl_c_keeps_what_was_recorded(here, tiny, entry):
     (here / "words.txt").write_text("one two three " * 2000)
     command = [*entry, *RECORD, "--model", str(tiny), "--context", "300", "--steps", "5000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs ignore it
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, preexec_fn=heed, **pipes) as process:
         while "decode: 500/" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
