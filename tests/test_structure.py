@@ -97,10 +97,20 @@ NEEDLESS: dict[str, set[str]] = {
     "--help": {"numpy", "kvpager.core", "kvpager.models", "kvpager.hardware"},
     "plan --help": {"numpy", "kvpager.core", "kvpager.models", "kvpager.hardware"},
     "model llama-3.1-70b": {"rich", "kvpager.models.jamba", "kvpager.hardware", "kvpager.plan"},
-    "plan --model llama-3.1-70b --system b200-hbm": {"kvpager.models.jamba", "kvpager.plan.sweeping", "kvpager.plan.economics"},
+    "plan --model llama-3.1-70b --system b200-hbm": {
+        "rich",
+        "kvpager.models.jamba",
+        "kvpager.plan.sweeping",
+        "kvpager.plan.economics",
+    },
     "plan --model llama-3.1-70b --system b200-hbm --json": {"rich", "kvpager.report", "kvpager.plan.comparison"},
-    "compare b200-hbm b200-host-cxl --model llama-3.1-70b": {"kvpager.models.jamba", "kvpager.plan.economics"},
-    "breakeven --model llama-3.1-70b --accelerator b200": {"kvpager.models.jamba", "kvpager.plan.step", "kvpager.plan.single"},
+    "compare b200-hbm b200-host-cxl --model llama-3.1-70b": {"rich", "kvpager.models.jamba", "kvpager.plan.economics"},
+    "breakeven --model llama-3.1-70b --accelerator b200": {
+        "rich",
+        "kvpager.models.jamba",
+        "kvpager.plan.step",
+        "kvpager.plan.single",
+    },
     "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
     "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
 }

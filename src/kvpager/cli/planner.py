@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, app, print_json, screen, stage
+from kvpager.cli.root import Json, app, print_json, stage
 from kvpager.errors import BadInput
 from kvpager.units import format_bytes, parse_quantity, parse_share, parse_tokens
 
@@ -133,9 +133,9 @@ def plan(
     if json:
         print_json(as_json(document) | ({"explain": lines} if explain else {}))
         return
-    from kvpager.report.planning import print_plan
+    from kvpager.report.planning import plan_lines
 
-    print_plan(document, screen())
+    typer.echo("\n".join(plan_lines(document)))
     if lines:
         typer.echo("\nHow this was derived:\n" + "\n".join(lines))
 
@@ -183,9 +183,9 @@ def compare(
     if json:
         print_json(as_json(document) | ({"explain": lines} if explain else {}))
         return
-    from kvpager.report.planning import print_comparison
+    from kvpager.report.planning import comparison_lines
 
-    print_comparison(document, screen())
+    typer.echo("\n".join(comparison_lines(document)))
     if lines:
         typer.echo("\nHow this was derived:\n" + "\n".join(lines))
 
@@ -214,9 +214,9 @@ def breakeven(
     if json:
         print_json(as_json(document) | ({"explain": lines} if explain else {}))
         return
-    from kvpager.report.planning import print_breakeven
+    from kvpager.report.planning import breakeven_lines
 
-    print_breakeven(document, screen())
+    typer.echo("\n".join(breakeven_lines(document)))
     if lines:
         typer.echo("\nHow this was derived:\n" + "\n".join(lines))
 
@@ -363,6 +363,6 @@ def _sweep(
             {"model": facts.name, "system": system.name, "points": len(grid[0]), "evidence": "assumption", "columns": lists}
         )
         return
-    from kvpager.report.planning import print_sweep
+    from kvpager.report.planning import sweep_lines
 
-    print_sweep(columns, screen())
+    typer.echo("\n".join(sweep_lines(columns)))
