@@ -15,6 +15,10 @@ __all__ = ["LANES", "METADATA_BYTES_PER_UNIT", "PREFETCH_SHARE", "LiveBudget", "
 LANES = 2
 """Staging groups: while one is attended, the next is read."""
 
+GROUPS_A_LAYER = 16
+"""A staging group holds this part of a layer of the planned context, if that is more than a prefill's group: each round
+of a step costs as much as reading about a megabyte."""
+
 PREFETCH_SHARE = 0.01
 """Of HBM's payload, what a prefetcher may bring in a step."""
 
@@ -127,7 +131,7 @@ def live_budget(
     blocks = -(-context_tokens // layout.block_size)
     units = rows * blocks * layout.layers * layout.kv_heads
     size = layout.unit_bytes
-    staging = LANES * min(GROUP_BLOCKS, blocks) * layout.kv_heads
+    staging = LANES * max(min(GROUP_BLOCKS, blocks), -(-blocks // GROUPS_A_LAYER)) * layout.kv_heads
     scratch = rows * (blocks + 1) * layout.kv_heads * layout.group * (layout.v_dim + 2) * 4
     metadata = round(units * (METADATA_BYTES_PER_UNIT + summary_bytes_per_unit)) + scratch
     least = 2 * rows * layout.layers * layout.kv_heads
