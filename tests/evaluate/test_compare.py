@@ -57,6 +57,9 @@ class Fake:
         known = at >= 0 and at + len(self.added) < len(self.context)
         return LETTERS.index("z") if forgot or not known else LETTERS.index(self.context[at + len(self.added)])
 
+    def turn(self, tokens):
+        return self.feed(tokens)[-1]
+
     def feed(self, tokens):
         rows = []
         for token in tokens:
@@ -140,6 +143,16 @@ def test_divergence_and_perplexity_are_what_the_probabilities_say(fixed):
     assert row["perplexity_change"] == pytest.approx(row["perplexity"] / task["dense"]["perplexity"] - 1)
 
 
+@pytest.mark.parametrize(("way", "turns"), [("turn", 5), ("steps", 0)])
+def test_a_question_is_read_at_once_or_token_by_token(fixed, monkeypatch, way, turns):
+    taken = []
+    monkeypatch.setattr(Fake, "turn", lambda self, tokens: taken.append(tokens) or self.feed(tokens)[-1])
+    document = evaluate(Fake(), {}, ["fixed"], Letters(), question=way)
+    assert len(taken) == turns
+    assert document["tasks"][0]["dense"]["right"] == 5
+    assert "token by token" in document["question"]
+
+
 def test_a_task_at_chance_is_dropped_by_name_and_costs_the_others_nothing(fixed, monkeypatch):
     monkeypatch.setattr(fixed, "chance", 0.3)
     other = Fake()
@@ -185,5 +198,7 @@ def test_bad_tasks_are_refused():
         evaluate(Fake(), {}, ["needles"], Letters())
     with pytest.raises(BadInput, match="does not take"):
         evaluate(Fake(), {}, ["needle:depth=2"], Letters())
+    with pytest.raises(BadInput, match="choose turn or steps"):
+        evaluate(Fake(), {}, ["needle"], Letters(), question="whole")
     with pytest.raises(BadInput, match="no task"):
         evaluate(Fake(), {}, [], Letters())

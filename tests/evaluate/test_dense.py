@@ -29,7 +29,7 @@ def test_it_decodes_as_one_pass_does(family):
     exact = whole(model, tokens + said)
     np.testing.assert_allclose(logits, exact[620:700], atol=2e-4)
     assert said == exact[699:704].argmax(1).tolist()
-    other.feed(tokens[620:650])
+    np.testing.assert_allclose(other.turn(tokens[620:650]), logits[29], atol=2e-4)
     np.testing.assert_allclose(runner.feed(tokens[620:630]), logits[:10], atol=2e-4)
 
 

@@ -41,6 +41,9 @@ def evaluate(
     policy: Annotated[str, typer.Option(help="Ranks what stays in HBM; changes no output.")] = "blend",
     store: Annotated[Path | None, typer.Option(help="Directory of the backing stores; default a temporary one.")] = None,
     measure_every: Annotated[int, typer.Option(min=0, help="Measure the mass of what was read every so many steps.")] = 4,
+    question: Annotated[
+        str, typer.Option(help="turn: read in one call, densely, as generate does; steps: token by token, like the answer.")
+    ] = "turn",
     json: Json = False,
 ) -> None:
     """Judge output quality against dense attention, in paired trials after contexts that are read exactly."""
@@ -73,7 +76,8 @@ def evaluate(
             for number, text in enumerate(chosen or [None])
         }
         with stage("evaluate") as bar:
-            found = judge(DenseRunner(loaded), runners, names, language, lambda what, done, total: bar(done, total, _plain(what)))
+            tell = lambda what, done, total: bar(done, total, _plain(what))  # noqa: E731
+            found = judge(DenseRunner(loaded), runners, names, language, tell, question)
     document = found | {
         "model": loaded.name, "mode": mode, "read": read if chosen else None, "access": access, "hbm": hbm, "dram": dram,
         "policy": policy, "block_size": 16, "weights_sha256": loaded.weights_sha256, "evidence": "measured",
@@ -142,6 +146,7 @@ def _print(document: dict[str, Any]) -> None:
                 told = (f"{row['perplexity']:.2f}", f"{row['perplexity_change']:+.1%}", f"{row['same_next_token']:.1%}")
             table.add_row(name, *told, f"{row['kl_mean']:.3f}", mass)
         console.print(table)
+    console.print(f"questions: read {document['question']}")
     for left_out in document["dropped"]:
         console.print(f"dropped {left_out['task']}: {left_out['why']}")
     for name, access in document["access"].items():

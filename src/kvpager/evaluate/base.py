@@ -15,7 +15,7 @@ __all__ = ["TASKS", "Context", "Language", "Question", "Runner", "Task"]
 
 
 class Runner(Protocol):
-    """Decodes one sequence. The context is read exactly; what follows it is read as the runner reads."""
+    """Decodes one sequence. Context and turns are read exactly; single tokens are read as the runner reads."""
 
     def start(self, tokens: Sequence[int]) -> None:
         """Forget everything and prefill `tokens`, with dense attention."""
@@ -23,6 +23,10 @@ class Runner(Protocol):
 
     def fork(self) -> Runner:
         """Return a runner that goes on from here and leaves this one as it is."""
+        ...
+
+    def turn(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Append `tokens` in one call, as a session takes what its user says; return the logits after the last."""
         ...
 
     def feed(self, tokens: Sequence[int]) -> NDArray[np.float32]:

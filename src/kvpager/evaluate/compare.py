@@ -1,6 +1,7 @@
 """Paired trials: what dense attention gets right, and how much of that each other way of reading loses.
 
-Every runner prefills the same contexts exactly; questions and sequels are read as the runner reads. A loss is counted only
+Every runner prefills the same contexts exactly. A question is read in one call, which is exact too, as a session takes a
+turn of its user; or token by token, as the runner reads. Answers and sequels are read as the runner reads. A loss is counted only
 among the trials that dense attention answers, since the model's own limits are not the cache's. A task at which dense
 attention is no better than guessing says nothing, and is dropped by name.
 """
@@ -17,12 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.errors import BadInput
-from kvpager.evaluate.base import TASKS, Context, Language, Runner, Task
+from kvpager.evaluate.base import TASKS, Context, Language, Question, Runner, Task
 from kvpager.evaluate.interval import wilson
 from kvpager.registry import configure
 from kvpager.traces.decoder import Progress
 
-__all__ = ["evaluate"]
+__all__ = ["QUESTIONS", "evaluate"]
+
+QUESTIONS = {
+    "turn": "in one call, with dense attention, as a session reads what its user says; the answer token by token",
+    "steps": "token by token, like the answer",
+}
+"""How questions may be read."""
 
 
 @dataclass
@@ -32,15 +39,16 @@ class _Outcome:
     right: list[bool] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
     ahead: list[NDArray[np.float32]] = field(default_factory=list)
-    """Log probabilities ``[n, vocabulary]``: at each question's end, and along each sequel."""
+    """Log probabilities ``[n, vocabulary]``: where each question is first read inexactly, and along each sequel."""
     loss: list[float] = field(default_factory=list)
     """Negative log probability of each foretold token of the sequels."""
     facts: list[dict[str, float]] = field(default_factory=list)
 
 
 def evaluate(
-    dense: Runner, others: Mapping[str, Runner], tasks: Sequence[str], language: Language, progress: Progress | None = None
-) -> dict[str, Any]:
+    dense: Runner, others: Mapping[str, Runner], tasks: Sequence[str], language: Language, progress: Progress | None = None,
+    question: str = "turn",
+) -> dict[str, Any]:  # fmt: skip
     """Judge other ways of reading against dense attention.
 
     Parameters
@@ -55,6 +63,8 @@ def evaluate(
         The model's tokenizer.
     progress : callable, optional
         Told the task and runner, and how many contexts are done.
+    question : {"turn", "steps"}
+        How questions are read; see `QUESTIONS`.
 
     Returns
     -------
@@ -65,27 +75,29 @@ def evaluate(
     Raises
     ------
     UnknownName, BadInput
-        For an unknown task or setting, or no task.
+        For an unknown task or setting, no task, or another way to read questions.
     """
     if not tasks:
         raise BadInput(f"no task was named: choose among {', '.join(TASKS)}")
+    if question not in QUESTIONS:
+        raise BadInput(f"questions cannot be read {question!r}: choose {' or '.join(QUESTIONS)}")
     made: dict[str, Task] = {text: configure(TASKS, text) for text in tasks}
     tell = progress or (lambda what, done, total: None)
     judged, dropped = [], []
     for text, task in made.items():
         contexts = list(task.contexts(language))
-        reference = _run(dense, contexts, language, tell, f"{text}, dense")
+        reference = _run(dense, contexts, language, tell, f"{text}, dense", question)
         if reason := _useless(reference, task.chance):
             dropped.append({"task": text, "why": reason})
             continue
         rows = {}
         for name, runner in others.items():
-            rows[name] = _compared(reference, _run(runner, contexts, language, tell, f"{text}, {name}"))
+            rows[name] = _compared(reference, _run(runner, contexts, language, tell, f"{text}, {name}", question))
         judged.append(_described(text, task, contexts, language, reference) | {"runners": rows})
-    return {"tasks": judged, "dropped": dropped}
+    return {"tasks": judged, "dropped": dropped, "question": QUESTIONS[question]}
 
 
-def _run(runner: Runner, contexts: list[Context], language: Language, tell: Progress, what: str) -> _Outcome:
+def _run(runner: Runner, contexts: list[Context], language: Language, tell: Progress, what: str, way: str) -> _Outcome:
     outcome = _Outcome()
     for done, context in enumerate(contexts):
         tell(what, done, len(contexts))
@@ -93,8 +105,9 @@ def _run(runner: Runner, contexts: list[Context], language: Language, tell: Prog
         for question in context.questions:
             fork = runner.fork()
             try:
-                outcome.ahead.append(_log_softmax(fork.feed(language.more(question.text))[-1:]))
-                said = language.text(fork.generate(len(language.more(f" {question.answer}")) + 1)).strip()
+                ahead, tokens = _answered(fork, question, language, way)
+                outcome.ahead.append(_log_softmax(ahead))
+                said = language.text(tokens).strip()
                 outcome.facts.append(fork.facts())
             finally:
                 fork.close()
@@ -112,6 +125,15 @@ def _run(runner: Runner, contexts: list[Context], language: Language, tell: Prog
             outcome.loss += (-ahead[np.arange(len(ahead)), tokens[1:]]).tolist()
     tell(what, len(contexts), len(contexts))
     return outcome
+
+
+def _answered(runner: Runner, question: Question, language: Language, way: str) -> tuple[NDArray[np.float32], list[int]]:
+    """Return the logits after the first token that is not read exactly, [1, vocabulary], and the tokens of the answer."""
+    asked, count = language.more(question.text), len(language.more(f" {question.answer}")) + 1
+    if way == "steps":
+        return runner.feed(asked)[-1:], runner.generate(count)
+    first = int(runner.turn(asked).argmax())
+    return runner.feed([first]), [first, *runner.generate(count - 1)]
 
 
 def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

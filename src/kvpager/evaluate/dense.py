@@ -67,6 +67,9 @@ class DenseRunner:
         twin._cache, twin._last = copy.deepcopy(self._cache), self._last
         return twin
 
+    def turn(self, tokens: Sequence[int]) -> NDArray[np.float32]:  # noqa: D102 - of the protocol
+        return np.asarray(self._forward(tokens).float().numpy(), np.float32)
+
     def feed(self, tokens: Sequence[int]) -> NDArray[np.float32]:  # noqa: D102 - of the protocol
         rows = [np.asarray(self._forward([token]).float().numpy(), np.float32) for token in tokens]
         return np.stack(rows) if rows else np.zeros((0, int(self._network.config.get_text_config().vocab_size)), np.float32)

@@ -25,6 +25,8 @@ class Counts:
         Units asked for in steps, and those that were in HBM when their batch was judged.
     prefill : int64 [6]
         Units that prefills and cropping read again, by tier.
+    late : int
+        Units of both that a prefetch was fetching when they were asked for: misses, but not read a second time.
     recomputed_tokens : int
         Tokens prefilled again because a block was lost.
     mass_read, mass_probes : float, int
@@ -35,6 +37,7 @@ class Counts:
     units: int = 0
     hits: int = 0
     prefill: NDArray[np.int64] = field(default_factory=lambda: np.zeros(6, np.int64))
+    late: int = 0
     recomputed_tokens: int = 0
     mass_read: float = 0.0
     mass_probes: int = 0
@@ -46,10 +49,12 @@ class Counts:
         self.served += np.bincount(grant.tier, weights=asks, minlength=6).astype(np.int64) if several else units
         self.units += len(asks)
         self.hits += int(units[: HBM + 1].sum())
+        self.late += len(grant.late)
 
     def streamed(self, grant: Grant) -> None:
         """Count what a prefill, or cropping into a sealed block, read again."""
         self.prefill += np.bincount(grant.tier, minlength=6)
+        self.late += len(grant.late)
 
     @property
     def read_mass(self) -> float | None:

@@ -185,6 +185,7 @@ class TieredStore:
             "metadata_bytes": budget.metadata_bytes,
             "per_tier": per_tier,
             "block_hit_ratio": counts.block_hit_ratio,
+            "late_prefetch_units": counts.late,
             "read_mass": counts.read_mass,
             "recomputed_tokens": counts.recomputed_tokens,
             "checksum_failures": self.slabs.stats.checksum_failures,

@@ -66,6 +66,12 @@ class TieredRunner:
         return twin
 
     @torch.inference_mode()
+    def turn(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Append `tokens` in one call, which reads densely; return the logits after the last, float32 [vocabulary]."""
+        self._logits = self._forward(tokens)[-1]
+        return self._logits
+
+    @torch.inference_mode()
     def feed(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Append `tokens` one by one; return the logits after each, float32 [n, vocabulary]."""
         found = np.stack([self._forward([token])[-1] for token in tokens])
