@@ -244,7 +244,7 @@ class Driver:
         if not hit.all():
             lost, at_hand = units[grant.tier == RECOMPUTE], units[hit]
             if len(lost):
-                self._give_up(lost, RECOMPUTE)
+                self._give_up(lost, None)
         for number in range(1, min(1 + lanes, len(rounds))):
             self._fetch(tick, number, rounds[number])
         if len(grant.late):
@@ -285,7 +285,8 @@ class Driver:
             if len(lost):
                 self._give_up(lost, move.src)
 
-    def _give_up(self, lost: Ids, tier: int) -> None:
+    def _give_up(self, lost: Ids, tier: int | None) -> None:
+        """End the tick without `lost` units, which `tier` should have served; None: it was known that no tier can."""
         self.recover(lost)
         raise UnitsLost(lost, tier)
 
