@@ -59,7 +59,7 @@ def test_lost_units_are_not_prefetched():
         driver.prefetch(Tick(step, 0))
         driver.pager.check()
     assert driver.tiers[NVME].read_units["prefetch"] > 0
-    with pytest.raises(UnitsLost):
+    with pytest.raises(UnitsLost, match="1 units have no good copy in any tier, unit"):
         ask(driver, 9, lost)
 
 

@@ -7,7 +7,7 @@ it modelled tiers and no memory, a live cache real tiers and the memory that att
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -189,7 +189,7 @@ class Driver:
         self.pager.pages.grow()  # a call that was broken off early has told nobody of the blocks that it opened
         flying = units[self.pager.pages.flying[units]]
         if len(flying):  # their slots are being written to
-            self._answers += self._wait([move.id for move in self.pager.pending.values() if move.why == "prefetch"])
+            self._answers += self._wait([move.id for move in self._flights()])
             self.memory.leave(flying)
         self.submit(tick, self.pager.release(units))
         for tier in self.tiers.values():
@@ -244,11 +244,11 @@ class Driver:
         if not hit.all():
             lost, at_hand = units[grant.tier == RECOMPUTE], units[hit]
             if len(lost):
-                self._give_up(lost, RECOMPUTE)
+                self._give_up(lost, None)
         for number in range(1, min(1 + lanes, len(rounds))):
             self._fetch(tick, number, rounds[number])
         if len(grant.late):
-            self._join(grant.late)
+            self._arrive(self._flights(), grant.late)
             at_hand = np.concatenate([at_hand, grant.late])
         if attend is not None and len(at_hand):
             attend(at_hand)
@@ -265,27 +265,27 @@ class Driver:
         self._staged[number] = np.concatenate([move.units for move in moves])
         self.submit(tick, moves)
 
-    def _arrive(self, moves: Sequence[Move]) -> None:
-        """Wait for fetched units; give up the tick if one could not be served."""
+    def _arrive(self, moves: Iterable[Move], asked: Ids | None = None) -> None:
+        """Wait for `moves`; give up the tick if one of their units, or of those that are `asked` for, could not be served.
+
+        Prefetched units that are asked for before they arrived count as arrived at the next tick only: answers are kept.
+        """
         by_id = {move.id: move for move in moves}
         answers = self._wait(by_id)
+        self._answers += answers
         for answer in answers + [held for held in self._answers if held.move in by_id]:  # some came while a tier was busy
             if not answer.ok.all():
                 move = by_id[answer.move]
-                self._give_up(move.units[~answer.ok], move.src)
+                lost = move.units[~answer.ok] if asked is None else np.intersect1d(move.units[~answer.ok], asked)
+                if len(lost):
+                    self._give_up(lost, move.src)
 
-    def _join(self, late: Ids) -> None:
-        """Wait for prefetched units that are asked for before they arrived; they count as arrived at the next tick only."""
-        flights = {move.id: move for move in self.pager.pending.values() if move.why == "prefetch"}
-        answers = self._wait(flights)
-        self._answers += answers
-        for answer in answers + [held for held in self._answers if held.move in flights]:
-            move = flights[answer.move]
-            lost = np.intersect1d(move.units[~answer.ok], late)
-            if len(lost):
-                self._give_up(lost, move.src)
+    def _flights(self) -> list[Move]:
+        """Prefetches under way."""
+        return [move for move in self.pager.pending.values() if move.why == "prefetch"]
 
-    def _give_up(self, lost: Ids, tier: int) -> None:
+    def _give_up(self, lost: Ids, tier: int | None) -> None:
+        """End the tick without `lost` units, which `tier` should have served; None: it was known that no tier can."""
         self.recover(lost)
         raise UnitsLost(lost, tier)
 

@@ -95,12 +95,14 @@ class UnitsLost(KVPagerError):
     ----------
     units : int32
         Which.
-    tier : int
-        The tier that should have served them.
+    tier : int or None
+        The tier that should have served them; None if they were known to be lost.
     """
 
-    def __init__(self, units: NDArray[np.int32], tier: int) -> None:
-        super().__init__(f"{len(units)} units of tier {tier} have no good copy, unit {int(units[0])} first: compute them again")
+    def __init__(self, units: NDArray[np.int32], tier: int | None) -> None:
+        super().__init__(
+            f"{len(units)} units have no good copy in {_place(tier)}, unit {int(units[0])} first: compute them again"
+        )
         self.units, self.tier = units, tier
 
 
@@ -113,16 +115,20 @@ class BlockLostError(KVPagerError):
         Whose block.
     layer, block : int
         Which; `block` counts from the session's first real token.
-    tier : int
-        The tier that should have served it.
+    tier : int or None
+        The tier that should have served it; None if it was known to be lost.
     """
 
-    def __init__(self, session: str, layer: int, block: int, tier: int) -> None:
+    def __init__(self, session: str, layer: int, block: int, tier: int | None) -> None:
         super().__init__(
-            f"block {block} of layer {layer} of session {session!r} has no good copy in tier {tier}: "
+            f"block {block} of layer {layer} of session {session!r} has no good copy in {_place(tier)}: "
             f"prefill the session's tokens again from that block on, or drop the session"
         )
         self.session, self.layer, self.block, self.tier = session, layer, block, tier
+
+
+def _place(tier: int | None) -> str:
+    return "any tier" if tier is None else f"tier {tier}"
 
 
 class TierBusy(KVPagerError):

@@ -164,6 +164,14 @@ def test_list(well, here, kind):
         assert set(document[kind]) == set(POLICIES)
 
 
+@pytest.mark.parametrize("kind", ["summaries", "tasks"])
+def test_list_needs_no_compiler(entry, kind):
+    hidden = f"import sys; sys.modules['numba'] = None; {entry[2]}"
+    done = subprocess.run([*entry[:2], hidden, "list", kind], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
 @pytest.mark.parametrize("registry", [SUMMARIES, TASKS, TIERS], ids=lambda registry: registry.kind)
 def test_an_unknown_name_is_sent_to_a_list_that_exists(well, here, registry):
     with pytest.raises(UnknownName, match=f"'kvpager list {registry.kind}' shows all"):

@@ -87,7 +87,7 @@ def test_a_damaged_block_is_named_and_never_served(family, tmp_path):
         assert opened.store.slabs.stats.checksum_failures > 0
         assert pair.cache.tokens == 201
         pair.mask = pair.mask[:, :201]
-        with torch.inference_mode(), pytest.raises(BlockLostError):  # and it stays so
+        with torch.inference_mode(), pytest.raises(BlockLostError, match="in any tier"):  # and it stays so
             model(ids_of(1, 1, 1), cache=pair.cache)
         opened.store.pager.check()
         if family == "llama":  # the sliding layers of others keep too little to go back so far

@@ -43,3 +43,14 @@ def test_reranking_does_not_depend_on_where_values_are(tmp_path):
     np.testing.assert_array_equal(found, logits)
     assert reads > 0
     assert plain != tokens or not np.array_equal(other, logits), "or this test says nothing"
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_payload_that_a_run_reports_is_the_share_that_it_reports(tmp_path, split):
+    model = tiny_once("llama")
+    budget = live_budget(layout_of(model, BLOCK)._replace(split=split), context_tokens=PROMPT, hbm="60%")
+    with TieredStore(
+        budget, tmp_path, layer_numbers=full_layers(model), fingerprint="tiny", policy="lru", disk_bytes=64 << 20
+    ) as store:
+        found = store.document()
+    assert found["hbm_payload_bytes"] / budget.kv_bytes == found["hbm_fraction"]

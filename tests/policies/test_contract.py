@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.driving import logged, small_stream
 
-from kvpager.core import Tick
+from kvpager.core import Seen, Tick, UnitTable
 from kvpager.policies import PIN, POLICIES, make_policy
 
 CAPACITY = 16
@@ -27,6 +27,18 @@ def test_keys_are_one_number_a_unit_and_no_pins_by_accident(name):
 def test_a_policy_starts_afresh_when_it_is_reset(name):
     policy, stream = make_policy(name), small_stream(3, 0.4)
     assert logged(stream, policy, CAPACITY)[1] == logged(stream, policy, CAPACITY)[1]
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_before_the_first_block_there_is_nothing_to_rank_and_nothing_breaks(name):
+    policy, tick, none = make_policy(name), Tick(0, 0), np.empty(0, np.int32)
+    policy.reset(UnitTable(2, 2, 4, 64), 0)
+    if "future" in policy.needs:
+        policy.set_future(none, np.empty(0, np.int64), none)
+    policy.on_new(tick, none)
+    policy.on_access(tick, none, none)
+    policy.on_mass(Seen(tick, none, np.empty(0, np.float16)))
+    assert policy.keep_key(tick, none).shape == (0,)
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, app, command_line, print_json, screen, split_names, stage
+from kvpager.cli.root import Json, app, command_line, print_json, screen, split_names, stage, with_share
 from kvpager.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def evaluate(
     from kvpager.live.store import make_selector
     from kvpager.registry import configure
     from kvpager.traces.provenance import now, this_machine, versions_of
-    from kvpager.units import parse_share
 
     names = split_names(tasks)
     contexts = max((getattr(configure(TASKS, name), "tokens", 0) for name in names), default=0)
-    chosen = [_with_share(text, parse_share(read)) for text in selector or [RECOMMENDED]] if mode == "selective" else []
+    asked = (selector or [RECOMMENDED]) if mode == "selective" else []
+    chosen = [text if "read_fraction=" in text else with_share(text, read) for text in asked]
     access = {text: make_selector(text).describe() for text in chosen}
     from kvpager.evaluate.dense import DenseRunner, ModelLanguage
     from kvpager.live.transformers import load_model
@@ -88,13 +88,6 @@ def evaluate(
         print_json(document)
     else:
         _print(document)
-
-
-def _with_share(selector: str, share: float) -> str:
-    """Written form of a selector with its read fraction, unless it has one of its own."""
-    if "read_fraction=" in selector:
-        return selector
-    return f"{selector}{',' if ':' in selector else ':'}read_fraction={share:g}"
 
 
 def _plain(what: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, Seed, app, command_line, print_json, stage
+from kvpager.cli.root import Json, Seed, app, command_line, print_json, stage, with_share
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_bytes, parse_tokens
 
@@ -71,7 +71,7 @@ def generate(
     from kvpager.traces.recorder import read_text
 
     text = None if prompt_file is None else read_text(prompt_file)
-    chosen = None if mode == "exact" else _selector(selector, read)
+    chosen = None if mode == "exact" else selector if read is None else with_share(selector, read)
     from kvpager.live.opening import open_store, plan_budget
 
     loaded = _load(model)
@@ -133,13 +133,6 @@ def _session(
         made = Session.resume(loaded, tiers, resume, selective=selective, chunk=chunk)
     made.cache.batch.measure_every = measure_every
     return made
-
-
-def _selector(selector: str, read: str | None) -> str:
-    """Written form of a selector with its read fraction."""
-    from kvpager.units import parse_share
-
-    return selector if read is None else f"{selector}{',' if ':' in selector else ':'}read_fraction={parse_share(read)}"
 
 
 def _parked_tokens(store: Path, id: str) -> int:

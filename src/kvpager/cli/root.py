@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
     from kvpager.demo import Bar
 
-__all__ = ["Jobs", "Json", "Seed", "app", "command_line", "main", "print_json", "screen", "split_names", "stage"]
+__all__ = [
+    "Jobs",
+    "Json",
+    "Seed",
+    "app",
+    "command_line",
+    "main",
+    "print_json",
+    "screen",
+    "split_names",
+    "stage",
+    "with_share",
+]
 
 app = typer.Typer(
     name="kvpager",
@@ -134,6 +146,13 @@ def split_names(text: str) -> list[str]:
     if not parts:
         raise BadInput(f"{text!r} names nothing: give at least one, separated by commas")
     return parts
+
+
+def with_share(selector: str, read: str) -> str:
+    """Return the written form of `selector` with `read` as its read fraction; the last one written counts."""
+    from kvpager.units import parse_share
+
+    return f"{selector}{',' if ':' in selector else ':'}read_fraction={parse_share(read)}"
 
 
 def print_json(document: dict[str, Any]) -> None:

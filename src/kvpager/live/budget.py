@@ -23,7 +23,8 @@ PREFETCH_SHARE = 0.01
 """Of HBM's payload, what a prefetcher may bring in a step."""
 
 METADATA_BYTES_PER_UNIT = 96
-"""Identity (21), place, flags and slot (10), pool (8), scores of two policies' kind (32), a disk record's share (24)."""
+"""Of this cache:
+identity (21), place, flags and slot (10), pool (8), scores of two policies' kind (32), a disk record's share (24)."""
 
 
 @dataclass(frozen=True)

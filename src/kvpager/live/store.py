@@ -168,9 +168,9 @@ class TieredStore:
 
     def document(self) -> dict[str, Any]:
         """Return what was configured and counted, ready for JSON: tiers 0 to 2 of a CPU are one memory, hence emulated."""
-        budget, counts, size = self.budget, self.counts, self.layout.unit_bytes
+        budget, counts = self.budget, self.counts
         per_tier = counts.per_tier()
-        for number, numbers in tier_counters({DRAM: self.dram, NVME: self.disk}, size).items():
+        for number, numbers in tier_counters({DRAM: self.dram, NVME: self.disk}, self.layout.unit_bytes).items():
             per_tier[number] |= numbers
         return {
             "mode": "exact" if self.selector is None else "selective",
@@ -180,7 +180,7 @@ class TieredStore:
             "policy": self.policy_text,
             "pool": self.pager.pools.kind,
             "hbm_fraction": budget.hbm_fraction,
-            "hbm_payload_bytes": budget.hbm_units * size,
+            "hbm_payload_bytes": budget.payload_bytes,
             "staging_bytes": budget.staging_bytes,
             "metadata_bytes": budget.metadata_bytes,
             "per_tier": per_tier,

@@ -45,7 +45,7 @@ class Scissorhands(Policy):
         layer = self._table.layer_view(self._bits, seen.tick.layer)
         layer <<= np.uint64(1)
         layer &= self._mask
-        uniform = 1 / (self._table.size // self._table.units_per_block)
+        uniform = self._table.units_per_block / max(self._table.size, 1)  # of a block; there may be none yet
         self._bits[seen.units[seen.mass > uniform]] |= np.uint64(1)
 
     def on_gone(self, units: Ids, *, freed: bool) -> None:

@@ -22,10 +22,13 @@ from kvpager.replay.stream import Ask, Stream, units_being_written
 from kvpager.replay.tally import Counts, Tally
 from kvpager.tiers.modelled import ModelledTier
 
-__all__ = ["METADATA_BYTES_PER_UNIT", "Replay", "capacity_units", "warmup_steps"]
+__all__ = ["LEAST_METADATA_BYTES_PER_UNIT", "Replay", "capacity_units", "warmup_steps"]
 
-METADATA_BYTES_PER_UNIT = 16
-"""Page-table slot (4), place and flags (4), two float32 scores (8); key summaries come on top."""
+LEAST_METADATA_BYTES_PER_UNIT = 16
+"""What any engine must keep: page-table slot (4), place and flags (4), two float32 scores (8); key summaries come on top.
+
+kvpager's own live cache keeps more: `kvpager.live.budget.METADATA_BYTES_PER_UNIT`.
+"""
 
 
 def warmup_steps(steps: int) -> int:
@@ -116,7 +119,7 @@ class Replay:
         calls = 1 if whole_step or (prefetcher is not None and prefetcher.when == "step") else layers
         budget = Budget(
             payload_bytes=(0, units * size, dram_units * size, stream.units * size),
-            metadata_bytes=stream.units * METADATA_BYTES_PER_UNIT,
+            metadata_bytes=stream.units * LEAST_METADATA_BYTES_PER_UNIT,
             staging_bytes=stream.units * size // (1 if whole_step else layers),
             prefetch_bytes_per_tick=per_step / calls,
         )

@@ -14,7 +14,7 @@ from kvpager.evidence import Evidence
 from kvpager.policies import make_policy
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import configure
-from kvpager.replay.attention import METADATA_BYTES_PER_UNIT, Replay, capacity_units
+from kvpager.replay.attention import LEAST_METADATA_BYTES_PER_UNIT, Replay, capacity_units
 from kvpager.replay.bounds import dense_bound, interval_bound, top_mass_oracle
 from kvpager.replay.stream import Stream
 from kvpager.replay.tally import Counts
@@ -171,7 +171,7 @@ def _prefetch_quality(counts: Counts, stream: Stream) -> dict[str, Any]:
 def _metadata_bytes(stream: Stream) -> int:
     """Page table, flags and scores of every unit, and the key summaries if the selector reads them."""
     recording = stream.recording
-    metadata = stream.units * METADATA_BYTES_PER_UNIT
+    metadata = stream.units * LEAST_METADATA_BYTES_PER_UNIT
     if "bound" in stream.selector.needs:
         layer = recording.header.geometry.layers[recording.header.layers[0]]
         heads = recording.blocks * len(recording.header.layers) * recording.header.num_kv_heads

@@ -7,6 +7,7 @@ arrays of a layer are ``[kv_heads, rows, width]``; a block has the same row in a
 from __future__ import annotations
 
 import heapq
+import importlib.util
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -177,7 +178,7 @@ class CodedSummary:
         if bits not in _KINDS or (bits == 4 and len(vectors) != 2):
             raise BadInput(f"key summaries of {bits} bits are not known: choose 32, 16 or 8, or 4 where there are two vectors")
         self.block_size, self.bytes_per_block = block_size, len(vectors) * k_dim * bits / 8
-        self.compiled = k_dim % 8 == 0
+        self.compiled = k_dim % 8 == 0 and importlib.util.find_spec("numba") is not None
         """Whether scores are computed by `live.kernels.score`; otherwise by numpy."""
         self.rows = Rows()
         self._bits, self._vectors, self._shape = bits, vectors, (kv_heads, k_dim)

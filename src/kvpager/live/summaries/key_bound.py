@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
-from kvpager.live.kernels.score import score_bounds
 from kvpager.live.summaries.base import SUMMARIES, CodedSummary, Floats
 
 __all__ = ["KeyBound"]
@@ -41,6 +40,8 @@ class KeyBound(CodedSummary):
     def score(self, layer: int, query: Floats, blocks: Ids) -> Floats:  # noqa: D102 - of the protocol
         rows = self.rows.of(blocks)
         if self.compiled:
+            from kvpager.live.kernels.score import score_bounds
+
             (maxima, minima), codes = self.stored(layer)
             return score_bounds(query, maxima, minima, rows, codes)
         high, low = np.maximum(query, 0).mean(1, keepdims=True), np.minimum(query, 0).mean(1, keepdims=True)

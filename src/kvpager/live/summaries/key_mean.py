@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from kvpager.core import Ids
-from kvpager.live.kernels.score import score_means
 from kvpager.live.summaries.base import SUMMARIES, CodedSummary, Floats, group_mass
 
 __all__ = ["KeyMean"]
@@ -35,6 +34,8 @@ class KeyMean(CodedSummary):
     def score(self, layer: int, query: Floats, blocks: Ids) -> Floats:  # noqa: D102 - of the protocol
         rows = self.rows.of(blocks)
         if self.compiled:
+            from kvpager.live.kernels.score import score_means
+
             (means,), codes = self.stored(layer)
             return score_means(query, means, rows, codes and codes[0])
         return group_mass(self.product(layer, "means", query, rows))

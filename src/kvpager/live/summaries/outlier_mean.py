@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 
 from kvpager.core import Ids
-from kvpager.live.kernels.score import score_outlier_mean
 from kvpager.live.summaries.base import SUMMARIES, CodedSummary, Floats, group_mass
 
 __all__ = ["OutlierMean"]
@@ -45,6 +44,8 @@ class OutlierMean(CodedSummary):
     def score(self, layer: int, query: Floats, blocks: Ids) -> Floats:  # noqa: D102 - of the protocol
         rows = self.rows.of(blocks)
         if self.compiled and self.block_size > 1:
+            from kvpager.live.kernels.score import score_outlier_mean
+
             arrays, codes = self.stored(layer)
             packed = arrays[0] if len(arrays) == 1 else (arrays[0], arrays[1])
             return score_outlier_mean(query, packed, codes, self.block_size - 1, rows)

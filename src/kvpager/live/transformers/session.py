@@ -308,8 +308,7 @@ class Session:
             try:
                 return revive.summarise_again(self.store, parked, row)
             except UnitsLost as lost:
-                table = self.store.table
-                self._step_back(int(table.first_token[lost.units[0]]) // table.block_size, str(lost))
+                self._step_back(self.cache.batch.lost(lost).block, str(lost))
 
     def _mend(self) -> None:
         """Step back to the first block that has no copy left, if there is one."""
