@@ -4,7 +4,7 @@ import pytest
 
 SEQUEL = "perplexity:trials=1,tokens=90,sequel=12"
 RUN = {"read", "model", "mode", "access", "hbm", "dram", "policy", "block_size", "weights_sha256", "evidence", "machine",
-       "versions", "command", "date", "tasks", "dropped"}  # fmt: skip
+       "versions", "command", "date", "tasks", "dropped", "question"}  # fmt: skip
 
 
 def test_selectors_stand_beside_each_other_and_chance_is_dropped(well, here, tiny):
