@@ -61,6 +61,10 @@ class PageTable:
         """Which of `units` stand in tier 0 or 1, bool [units]."""
         return in_hbm(self.where[units])
 
+    def held(self) -> NDArray[np.bool_]:
+        """Which units take room in HBM: resident or in flight, bool [units]."""
+        return in_hbm(self.where) | self.flying
+
     def forget(self, units: Ids) -> None:
         """Freed: no place, no flag."""
         self.where[units] = ABSENT
@@ -70,7 +74,7 @@ class PageTable:
     def contradictions(self) -> dict[str, bool]:
         """Return what must never be true, by name, and whether it is."""
         resident = in_hbm(self.where)
-        held = np.flatnonzero(resident | self.flying).astype(np.int32)
+        held = np.flatnonzero(self.held()).astype(np.int32)
         lost = np.flatnonzero(((self.where == DRAM) | (self.where == NVME)) & ~self.acked)
         return {
             "a pool's count differs from its resident and in-flight units": bool(

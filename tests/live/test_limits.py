@@ -41,6 +41,32 @@ def test_exactly_the_least_that_the_message_names_works(tmp_path):
         ends_clean(opened)
 
 
+@pytest.mark.parametrize("pool", ["global", "layer", "equal"])
+def test_rows_that_do_not_fit_are_refused_and_the_batch_goes_on(tmp_path, pool):
+    """At the least that works, six rows have no room for their open blocks, and one row more has if another ends."""
+    model = tiny_once("llama")
+    with live(model, tmp_path, hbm=f"{least(model)}B", pool=pool, **SIZES) as opened:
+        pair = Pair(opened)
+        pair.forward(ids_of(2, 61))
+        for call, argument in (
+            ("batch_select_indices", torch.zeros(6, dtype=torch.long)),
+            ("reorder_cache", torch.tensor([1] * 6)),
+            ("batch_repeat_interleave", 3),
+        ):
+            with pytest.raises(CapacityError, match="open blocks: give it at least"):
+                getattr(pair.cache, call)(argument)
+            pair.forward(ids_of(2, 1))
+        twin = pair.cache.fork()
+        with pytest.raises(CapacityError, match="open blocks"):
+            pair.cache.fork()
+        twin.reset()
+        pair.forward(ids_of(2, 1, 7))
+        pair.rearrange([1, 1])
+        pair.forward(ids_of(2, 3, 8))
+        adds_up(opened)
+        ends_clean(opened)
+
+
 def test_one_unit_less_than_the_least_is_refused_before_anything_starts(tmp_path):
     model = tiny_once("llama")
     less = least(model) - layout_of(model).unit_bytes

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvpager.core import Demand, Ids, Seen, Tick
 from kvpager.errors import BlockLostError, InvariantError, UnitsLost
-from kvpager.live.rows import Row
+from kvpager.live.rows import Row, places
 from kvpager.live.step import Item, LayerStep, Reading, read_all, read_some
 from kvpager.live.stream import GROUP_BLOCKS, ManyQueries
 from kvpager.selectors.base import ByKeys, Selector
@@ -295,8 +295,7 @@ class Batch:
             values = torch.empty(layout.kv_heads, blocks, layout.block_size, layout.v_dim)
 
             def gather(units: Ids, bases: Ids = bases, keys: Tensor = keys, values: Tensor = values) -> None:
-                block = np.searchsorted(bases, units, side="right") - 1
-                head = store.table.kv_head[units]
+                block, head = places(store.table, bases, units)
                 keys[head, :, block] = layout.floats(store.keys[store.memory.key_slots(units)])
                 values[head, block] = layout.floats(store.values[store.memory.slots(units)])
 
@@ -335,8 +334,7 @@ class Batch:
             store.summary.put(layer, base // store.table.units_per_block, all_keys.mT.contiguous().numpy())
 
         def write(units: Ids) -> None:
-            block = np.searchsorted(base, units, side="right") - 1
-            head = store.table.kv_head[units]
+            block, head = places(store.table, base, units)
             store.keys[store.memory.key_slots(units)] = bits[0][block, head]
             store.values[store.memory.slots(units)] = bits[1][block, head]
 

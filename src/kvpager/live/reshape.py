@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids, Tick
+from kvpager.errors import CapacityError
 from kvpager.live.rows import Row
 
 if TYPE_CHECKING:
@@ -16,30 +17,48 @@ if TYPE_CHECKING:
 
 __all__ = ["crop", "end", "fork", "open_blocks", "rearrange"]
 
+_NONE = np.empty(0, np.int32)
+
 
 def rearrange(store: TieredStore, rows: list[Row], parents: Sequence[int]) -> list[Row]:
     """Return rows that continue ``rows[parent]`` for each of `parents`; a row without a child ends.
 
     A child shares its parent's sealed blocks and owns a copy of its open one; the first child is the parent itself.
+
+    Raises
+    ------
+    CapacityError, StorageFull
+        As `fork` does. No row was touched.
     """
-    end(store, [row for number, row in enumerate(rows) if number not in set(parents)])
+    ending = [row for number, row in enumerate(rows) if number not in set(parents)]
     again = [number for number, parent in enumerate(parents) if parent in parents[:number]]
-    twins = iter(fork(store, [rows[parents[number]] for number in again]))
+    twins = iter(fork(store, [rows[parents[number]] for number in again], ending))
     return [next(twins) if number in again else rows[parent] for number, parent in enumerate(parents)]
 
 
-def fork(store: TieredStore, rows: Sequence[Row]) -> list[Row]:
-    """Return rows that go on from `rows` on their own: they share the sealed blocks, and copy the open ones."""
-    table, twins, old, new = store.table, [], [], []
-    for row in rows:
-        twin = Row(table.fork(row.sequence), row.tokens, row.sealed, previous=dict(row.previous))
+def fork(store: TieredStore, rows: Sequence[Row], ending: Sequence[Row] = ()) -> list[Row]:
+    """Return rows that go on from `rows` on their own: they share the sealed blocks, and copy the open ones.
+
+    The rows that are `ending` end before, and make room.
+
+    Raises
+    ------
+    CapacityError
+        If HBM cannot hold the open blocks of all. No row was touched.
+    StorageFull
+        If that is because the backing store has no room for backups.
+    """
+    table = store.table
+    old = np.concatenate([_NONE, *(row.bases[~table.sealed[row.bases]] for row in rows)])
+    if len(old):
+        _check_room(store, old, ending)
+    end(store, ending)
+    twins = [Row(table.fork(row.sequence), row.tokens, row.sealed, previous=dict(row.previous)) for row in rows]
+    for twin in twins:
         twin.refresh(table)
-        copied = twin.bases != row.bases
-        old.append(row.bases[copied])
-        new.append(twin.bases[copied])
-        twins.append(twin)
-    if twins:
-        _copy_open(store, np.concatenate(old), np.concatenate(new))
+    if len(old):
+        units = open_blocks(store, np.concatenate([twin.bases[~table.sealed[twin.bases]] for twin in twins]))
+        store.memory.fill(units, store.memory.content(table.whole(old)))
     return twins
 
 
@@ -88,9 +107,18 @@ def open_blocks(store: TieredStore, bases: Ids) -> Ids:
     return store.table.whole(bases)
 
 
-def _copy_open(store: TieredStore, old: Ids, new: Ids) -> None:
-    units = open_blocks(store, new)
-    store.memory.fill(units, store.memory.content(store.table.whole(old)))
+def _check_room(store: TieredStore, copied: Ids, ending: Sequence[Row]) -> None:
+    """Refuse to copy open blocks if HBM cannot hold the copies, even with all gone that may leave it or that ends."""
+    table, pages, pools = store.table, store.pager.pages, store.pager.pools
+    bases, times = np.unique(np.concatenate([_NONE, *(row.bases for row in ending)]), return_counts=True)
+    stays = pages.held() & ~pages.evictable
+    stays[table.whole(bases[table.refs[bases] == times])] = False
+    over = pools.count(np.flatnonzero(stays).astype(np.int32)) + pools.count(table.whole(copied)) - pools.capacity
+    if (over > 0).any():
+        raise store.driver.full or CapacityError(
+            f"a {pools.kind} pool of {int(pools.capacity.min())} units cannot hold copies of {len(copied)} open blocks: "
+            f"give it at least {int(over.max())} units more, or plan for more rows"
+        )
 
 
 def _content(store: TieredStore, row: Row, block: int) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from kvpager.errors import StorageFull, StoreError
 from kvpager.live.engine import Batch
 from kvpager.live.park import U64, Parked
 from kvpager.live.reshape import end, open_blocks
-from kvpager.live.rows import Row
+from kvpager.live.rows import Row, places
 from kvpager.live.stream import GROUP_BLOCKS
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ def _read_keys(store: TieredStore, tick: Tick, bases: Ids) -> None:
     keys = np.empty((len(bases), layout.kv_heads, layout.block_size, layout.k_dim), np.float32)
 
     def gather(units: Ids) -> None:
-        block = np.searchsorted(bases, units, side="right") - 1
-        found = layout.floats(store.keys[store.memory.key_slots(units)])
-        keys[block, store.table.kv_head[units]] = found.mT.numpy()
+        keys[places(store.table, bases, units)] = layout.floats(store.keys[store.memory.key_slots(units)]).mT.numpy()
 
     store.counts.streamed(store.driver.stream(tick, store.table.at_layer(bases, tick.layer), gather))
     if summary is not None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import Ids, UnitTable
 
-__all__ = ["Row"]
+__all__ = ["Row", "places"]
 
 
 @dataclass
@@ -43,3 +43,8 @@ class Row:
     def units(self, table: UnitTable, layer: int, blocks: slice = slice(None)) -> Ids:
         """Units of a layer's blocks, ascending."""
         return table.at_layer(self.bases[blocks], layer)
+
+
+def places(table: UnitTable, bases: Ids, units: Ids) -> tuple[NDArray[np.intp], Ids]:
+    """Return where `units` stand: the position of each one's block among `bases`, which ascend, and its KV head."""
+    return np.searchsorted(bases, units, side="right") - 1, table.kv_head[units]

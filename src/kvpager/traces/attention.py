@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,11 +19,11 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from kvpager.errors import StorageFull, TraceError
+from kvpager.errors import TraceError
 from kvpager.traces.decoder import Observation
 from kvpager.traces.locality import SPLITS
 from kvpager.traces.recording import ABSOLUTE_EDGES, RELATIVE_BINS, SPECIALS, Header, Recording
-from kvpager.traces.store import check_target, geometry_of, open_recording, read_done, stop_when_full, sync, write_done
+from kvpager.traces.store import RecordingWriter, check_target, geometry_of, open_recording, read_done, sync, write_done
 
 __all__ = ["CHUNK_STEPS", "FORMAT", "VERSION", "AttentionWriter", "check_target", "read_recording"]
 
@@ -34,7 +32,7 @@ CHUNK_STEPS = 16
 _DONE = "steps_done"
 
 
-class AttentionWriter:
+class AttentionWriter(RecordingWriter):
     """Writes a recording step by step.
 
     Parameters
@@ -61,22 +59,12 @@ class AttentionWriter:
     def __init__(
         self, path: Path, header: Header, *, steps: int, prefill_mass: NDArray[np.float16], overwrite: bool = False
     ) -> None:
-        check_target(path, overwrite=overwrite)
-        self.path = path
         self.steps_done = 0
-        self._header = header
+        self._header, self._steps, self._prefill_mass = header, steps, prefill_mass
         self._pending = 0
-        self._full = False
-        shapes = _shapes(header, steps)
-        self._buffer = {name: np.empty((CHUNK_STEPS, *shape), np.float16) for name, shape in shapes.items()}
-        if path.exists():
-            shutil.rmtree(path)
-        try:
-            with self._space():
-                self._create(shapes, steps, prefill_mass)
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            raise
+        self._shapes = _shapes(header, steps)
+        self._buffer = {name: np.empty((CHUNK_STEPS, *shape), np.float16) for name, shape in self._shapes.items()}
+        super().__init__(path, overwrite=overwrite)
 
     def append(self, seen: Observation) -> None:
         """Take one step; every 16th call writes a chunk of each array and counts its steps as done."""
@@ -99,19 +87,13 @@ class AttentionWriter:
         if not self.steps_done:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def __enter__(self) -> AttentionWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def _create(self, shapes: Mapping[str, tuple[int, ...]], steps: int, prefill_mass: NDArray[np.float16]) -> None:
+    def _create(self) -> None:
         attributes = {"format": FORMAT, "version": VERSION, "header": _header_to_json(self._header)}
         self._group = zarr.create_group(self.path, attributes=attributes)
-        for name, shape in shapes.items():
-            self._array(name, (steps, *shape), (CHUNK_STEPS, *shape))
-        padded = np.zeros((len(prefill_mass), *shapes["mass"]), np.float16)
-        padded[..., : prefill_mass.shape[-1]] = prefill_mass
+        for name, shape in self._shapes.items():
+            self._array(name, (self._steps, *shape), (CHUNK_STEPS, *shape))
+        padded = np.zeros((len(self._prefill_mass), *self._shapes["mass"]), np.float16)
+        padded[..., : self._prefill_mass.shape[-1]] = self._prefill_mass
         self._array("prefill_mass", padded.shape, padded.shape)[:] = padded
         for file in self.path.rglob("*"):
             sync(file)
@@ -135,19 +117,10 @@ class AttentionWriter:
             write_done(self.path, _DONE, after)
         self.steps_done, self._pending = after, 0
 
-    @contextmanager
-    def _space(self) -> Iterator[None]:
-        try:
-            with stop_when_full(self._complaint):
-                yield
-        except StorageFull:
-            self._full = True
-            raise
-
-    def _complaint(self) -> str:
+    def _kept(self) -> str:
         return (
-            f"the disk is full: recording {str(self.path)!r} stops with {self.steps_done} complete steps"
-            f"{', which stay readable' if self.steps_done else ''}; free space or record to another disk"
+            f"recording {str(self.path)!r} stops with {self.steps_done} complete steps"
+            f"{', which stay readable' if self.steps_done else ''}"
         )
 
 

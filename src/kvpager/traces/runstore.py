@@ -10,10 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,18 +20,9 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from kvpager.core import Budget
-from kvpager.errors import StorageFull, TraceError
+from kvpager.errors import TraceError
 from kvpager.traces.run import COLUMNS, RUN_FORMAT, Event, Packer, RunHeader, RunRecording, unpack
-from kvpager.traces.store import (
-    check_target,
-    geometry_of,
-    open_recording,
-    read_done,
-    stop_when_full,
-    sync,
-    write_done,
-    write_whole,
-)
+from kvpager.traces.store import RecordingWriter, geometry_of, open_recording, read_done, sync, write_done, write_whole
 
 __all__ = ["RUN_VERSION", "SEGMENT_NUMBERS", "RunWriter", "read_run"]
 
@@ -45,7 +34,7 @@ _DONE, _COUNTS = "segments_done", "counts.json"
 _MAKER = "kvpager generate --record"
 
 
-class RunWriter:
+class RunWriter(RecordingWriter):
     """Writes a run's calls as they are made.
 
     Parameters
@@ -68,23 +57,10 @@ class RunWriter:
     """
 
     def __init__(self, path: Path, header: RunHeader, *, overwrite: bool = False, segment_numbers: int = SEGMENT_NUMBERS) -> None:
-        check_target(path, overwrite=overwrite)
-        self.path = path
         self.segments_done = 0
-        self._most = segment_numbers
+        self._header, self._most = header, segment_numbers
         self._packer = Packer()
-        self._full = False
-        if path.exists():
-            shutil.rmtree(path)
-        attributes = {"format": RUN_FORMAT, "version": RUN_VERSION, "header": _header_to_json(header)}
-        try:
-            with self._space():
-                self._group = zarr.create_group(path, attributes=attributes)
-                sync(path / "zarr.json")
-                write_done(path, _DONE, 0)
-        except BaseException:
-            shutil.rmtree(path, ignore_errors=True)
-            raise
+        super().__init__(path, overwrite=overwrite)
 
     def append(self, event: Event) -> None:
         """Take one call; its arrays are copied. Writes a segment when there is enough."""
@@ -122,25 +98,16 @@ class RunWriter:
             with self._space():
                 write_whole(self.path / _COUNTS, json.dumps(counts).encode())
 
-    def __enter__(self) -> RunWriter:
-        return self
+    def _create(self) -> None:
+        attributes = {"format": RUN_FORMAT, "version": RUN_VERSION, "header": _header_to_json(self._header)}
+        self._group = zarr.create_group(self.path, attributes=attributes)
+        sync(self.path / "zarr.json")
+        write_done(self.path, _DONE, 0)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    @contextmanager
-    def _space(self) -> Iterator[None]:
-        try:
-            with stop_when_full(self._complaint):
-                yield
-        except StorageFull:
-            self._full = True
-            raise
-
-    def _complaint(self) -> str:
+    def _kept(self) -> str:
         return (
-            f"the disk is full: run recording {str(self.path)!r} stops after {self.segments_done} segments"
-            f"{', which stay readable' if self.segments_done else ''}; free space or record to another disk"
+            f"run recording {str(self.path)!r} stops after {self.segments_done} segments"
+            f"{', which stay readable' if self.segments_done else ''}"
         )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from kvpager.core import KVGeometry, LayerKV
 from kvpager.errors import StorageFull, TraceError
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DONE_FILES",
+    "RecordingWriter",
     "check_target",
     "format_of",
     "geometry_of",
     "open_recording",
     "read_done",
-    "stop_when_full",
     "sync",
     "write_done",
     "write_whole",
@@ -135,14 +137,66 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-@contextmanager
-def stop_when_full(message: Callable[[], str]) -> Iterator[None]:
-    """Raise `StorageFull` with `message` where the disk turns out to be full."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+class RecordingWriter:
+    """A recording that grows, part by part, until it is closed or the disk is full. A context manager that closes it.
+
+    A subclass says how its parts are created, written and closed.
+
+    Parameters
+    ----------
+    path : Path
+        Directory to create.
+    overwrite : bool
+        Replace an existing recording; anything else at `path` is never touched.
+
+    Raises
+    ------
+    TraceError
+        If `path` exists, or cannot be created.
+    StorageFull
+        If the disk is full; nothing is left behind.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        check_target(path, overwrite=overwrite)
+        self.path = path
+        self._full = False
+        if path.exists():
+            shutil.rmtree(path)
+        try:
+            with self._space():
+                self._create()
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
             raise
-        full = StorageFull(message())
-        full.errno = error.errno
-        raise full from error
+
+    def close(self) -> None:
+        """Write what is pending; a recording without a single part is removed."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _space(self) -> Iterator[None]:
+        """Raise `StorageFull` where the disk turns out to be full, and remember it."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._full = True
+            full = StorageFull(f"the disk is full: {self._kept()}; free space or record to another disk")
+            full.errno = error.errno
+            raise full from error
+
+    def _create(self) -> None:
+        """Make the recording, without a part yet."""
+        raise NotImplementedError
+
+    def _kept(self) -> str:
+        """What a full disk leaves of the recording, in words."""
+        raise NotImplementedError

@@ -53,14 +53,15 @@ def kernel_for(
     BadInput
         The forced kernel does not take the shape.
     """
+    kind: type[DecodeKernel | PlainKernel | ReferenceKernel]
     if force == "compiled" or (force is None and device == "cpu" and importlib.util.find_spec("numba") is not None):
         from kvpager.live.kernels.decode import DecodeKernel, supported
-
-        if force == "compiled" or supported(block_size, k_dim, v_dim, element, group):
-            return DecodeKernel(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)
         from kvpager.live.kernels.plain import PlainKernel
 
-        return PlainKernel(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)
-    from kvpager.live.kernels.reference import ReferenceKernel
+        fits = force == "compiled" or supported(block_size, k_dim, v_dim, element, group)
+        kind = DecodeKernel if fits else PlainKernel
+    else:
+        from kvpager.live.kernels.reference import ReferenceKernel
 
-    return ReferenceKernel(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)
+        kind = ReferenceKernel
+    return kind(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)

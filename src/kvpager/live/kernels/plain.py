@@ -10,40 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
-from kvpager.errors import BadInput
 from kvpager.live.kernels.partials import Partials, joined
+from kvpager.live.kernels.shape import AnyShape
 
 __all__ = ["PlainKernel"]
 
-_BITS: dict[str, Any] = {"float32": np.float32, "bfloat16": np.uint16}
 
-
-class PlainKernel:
+class PlainKernel(AnyShape):
     """Attention of one query token to blocks in slots, for the shapes that `DecodeKernel` does not take.
 
     Every sum is taken in one order, so no result depends on what else was computed in the same call.
-
-    Parameters
-    ----------
-    kv_heads : int
-        KV heads of the layer.
-    group : int
-        Query heads a KV head.
-    k_dim, v_dim : int
-        Elements of a key and of a value.
-    block_size : int
-        Tokens of a block.
-    element : str
-        ``"float32"`` or ``"bfloat16"``.
     """
-
-    def __init__(self, *, kv_heads: int, group: int, k_dim: int, v_dim: int, block_size: int, element: str) -> None:
-        if element not in _BITS or min(kv_heads, group, k_dim, v_dim, block_size) < 1:
-            raise BadInput(
-                f"plain kernel: {kv_heads} KV heads, group {group}, k_dim {k_dim}, v_dim {v_dim}, block_size {block_size}, "
-                f"{element}; it takes positive sizes and float32 or bfloat16"
-            )
-        self.kv_heads, self.group, self.v_dim, self.block_size, self._bits = kv_heads, group, v_dim, block_size, _BITS[element]
 
     def partials(
         self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, heads: Ids, rows: Ids, out: Partials,
@@ -51,8 +28,8 @@ class PlainKernel:
     ) -> None:  # fmt: skip
         """Attend to single blocks, in any order; see `DecodeKernel.partials`."""
         memory, slots = joined(memory, slots, keys)
-        units: NDArray[Any] = memory[slots].view(self._bits)
-        if self._bits is np.uint16:
+        units: NDArray[Any] = memory[slots].view(np.float32 if self.element == "float32" else np.uint16)
+        if self.element == "bfloat16":
             units = (units.astype(np.uint32) << 16).view(np.float32)
         counts = np.full(len(slots), self.block_size, np.int32) if tokens is None else tokens
         _partials(query, units, heads, rows, *out, counts, self.block_size, self.group, softcap)
@@ -74,13 +51,6 @@ class PlainKernel:
         heads = np.repeat(np.arange(self.kv_heads, dtype=np.int32), np.diff(starts))
         self.partials(query, memory, slots, heads, rows, out, tokens, softcap, keys)
         return self.fold(out, rows, starts)
-
-    def key_mass(
-        self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, starts: Ids, softcap: float = 0.0
-    ) -> NDArray[np.float32]:
-        """Return the mass of full blocks from their keys alone; see `DecodeKernel.key_mass`."""
-        apart = memory.shape[1] == self.block_size * query.shape[1] * np.dtype(self._bits).itemsize
-        return self.attend(query, memory, slots, starts, None, softcap, slots if apart else None)[1]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvpager.errors import BadInput
 from kvpager.live.kernels.partials import Partials
+from kvpager.live.kernels.shape import AnyShape
 
 __all__ = ["ReferenceKernel"]
 
@@ -28,33 +28,11 @@ _Parts = tuple[Tensor, Tensor, Tensor]
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class ReferenceKernel:
+class ReferenceKernel(AnyShape):
     """Attention of one query token to blocks in slots.
 
     Arrays come and go as NumPy arrays, or as tensors on the memory's device where `memory` is a tensor.
-
-    Parameters
-    ----------
-    kv_heads : int
-        KV heads of the layer.
-    group : int
-        Query heads a KV head.
-    k_dim, v_dim : int
-        Elements of a key and of a value.
-    block_size : int
-        Tokens of a block.
-    element : str
-        ``"float32"`` or ``"bfloat16"``.
     """
-
-    def __init__(self, *, kv_heads: int, group: int, k_dim: int, v_dim: int, block_size: int, element: str) -> None:
-        if element not in _DTYPES or min(kv_heads, group, k_dim, v_dim, block_size) < 1:
-            raise BadInput(
-                f"reference kernel: {kv_heads} KV heads, group {group}, k_dim {k_dim}, v_dim {v_dim}, block_size {block_size}, "
-                f"{element}; it takes positive sizes and float32 or bfloat16"
-            )
-        self.kv_heads, self.group, self.k_dim, self.v_dim = kv_heads, group, k_dim, v_dim
-        self.block_size, self.dtype = block_size, _DTYPES[element]
 
     def partials(
         self,
@@ -102,11 +80,6 @@ class ReferenceKernel:
 
         return self._given(*self._fold(part, edges), memory)
 
-    def key_mass(self, query: Any, memory: Any, slots: Any, starts: Any, softcap: float = 0.0) -> Any:
-        """Return the mass of full blocks from their keys alone; see `DecodeKernel.key_mass`."""
-        apart = memory.shape[1] == self.block_size * self.k_dim * self.dtype.itemsize
-        return self.attend(query, memory, slots, starts, None, softcap, slots if apart else None)[1]
-
     def _given(self, output: Tensor, mass: Tensor, like: Any) -> tuple[Any, Any]:
         return (output, mass) if isinstance(like, Tensor) else (output.numpy(), mass.numpy())
 
@@ -122,7 +95,7 @@ class ReferenceKernel:
         found = []
         for first in range(0, max(len(slots), 1), step):
             chosen = slice(first, first + step)
-            units = memory[slots[chosen].long()].view(self.dtype).float()
+            units = memory[slots[chosen].long()].view(_DTYPES[self.element]).float()
             keys = units[:, : self.k_dim * size].view(-1, 1, self.k_dim, size)
             values = units[:, self.k_dim * size :].view(-1, size, self.v_dim)
             valid = torch.arange(size, device=memory.device) < tokens[chosen, None]
