@@ -217,7 +217,7 @@ class Pair:
         with torch.inference_mode():
             mine = self.opened.model(ids, attention_mask=seen, cache=self.cache, **options).logits
             other = self.twin(ids, attention_mask=seen, cache=self.dense, **options).logits
-        torch.testing.assert_close(mine[new.bool()], other[new.bool()], atol=1e-4, rtol=0)
+        torch.testing.assert_close(mine[new.bool()], other[new.bool()], atol=1e-4, rtol=5e-5)
         assert self.cache.get_seq_length() == self.mask.shape[1]
         return mine
 
