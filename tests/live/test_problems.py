@@ -138,3 +138,22 @@ def test_problem_15_free_hbm_is_used_and_a_shared_prefix_is_held_once(tmp_path):
         used = len(store.memory.arena.memory) - store.memory.arena.free
         assert used <= (40 + 3 * 3) * store.table.units_per_block
         ends_clean(opened)
+
+
+@pytest.mark.parametrize("prefetcher", [None, "previous"])
+def test_problem_10_what_is_written_and_read_side_by_side_comes_back_whole(tmp_path, prefetcher):
+    """Sessions take turns over one small store: backups of one are under way while another reads, and blocks are freed."""
+    setting = {"hbm": "10%", "dram": "10%", "policy": "blend", "lockstep": False, "prefetcher": prefetcher}
+    with live(tiny_once("llama"), tmp_path, context=260, rows=4, **setting) as opened:
+        pairs = [Pair(opened), *(Pair(opened, opened.new_cache()) for _ in range(2))]
+        for turn in range(8):
+            for number, pair in enumerate(pairs):
+                pair.forward(ids_of(1, 40 if (turn + number) % 2 else 3, 10 * turn + number))
+                pair.forward(ids_of(1, 1, turn))
+            pairs[turn % 3].crop(min(21, pairs[turn % 3].mask.shape[1] - 1))
+        store = opened.store
+        assert store.slabs.stats.checksum_failures == 0
+        assert opened.read(DRAM) > 0 < opened.read(NVME)
+        assert store.disk.written_units["backup"] > len(store.memory.arena.memory)
+        adds_up(opened)
+        ends_clean(opened)
