@@ -23,7 +23,9 @@ def test_selectors_stand_beside_each_other_and_chance_is_dropped(well, here, tin
 
 
 def test_exact_mode_loses_nothing(well, here, tiny):
-    document = well("evaluate", "--model", tiny, "--mode", "exact", "--tasks", SEQUEL, "--hbm", "60%", "--json").document
+    asked = ("--mode", "exact", "--tasks", SEQUEL, "--hbm", "60%", "--keep", "trials", "--json")
+    document = well("evaluate", "--model", tiny, *asked).document
+    assert len(list((here / "trials").iterdir())) == 2, "dense attention's and exact mode's"
     (row,) = document["tasks"][0]["runners"].values()
     assert abs(row["kl_mean"]) < 1e-6
     assert row["same_next_token"] == 1

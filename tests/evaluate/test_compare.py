@@ -10,6 +10,7 @@ import pytest
 from kvpager.errors import BadInput, UnknownName
 from kvpager.evaluate import TASKS, evaluate
 from kvpager.evaluate.base import Context, Question
+from kvpager.evaluate.outcome import Kept
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .|"
 
@@ -184,6 +185,38 @@ def test_forks_are_closed_when_a_runner_fails(fixed):
 
     with pytest.raises(RuntimeError, match="lost"):
         evaluate(Failing(), {}, ["fixed"], Letters())
+
+
+def test_an_interrupted_evaluation_goes_on_from_the_context_it_was_at(fixed, tmp_path):
+    class Interrupted(Fake):
+        def start(self, tokens):
+            if self.started:
+                raise KeyboardInterrupt
+            super().start(tokens)
+
+    def judged(dense, other, about="one"):
+        return evaluate(dense, {"other": other}, ["fixed"], Letters(), kept=Kept(tmp_path / "kept", about))
+
+    other = {"forgets": {"the cat is"}, "blur": 0.2}
+    whole = evaluate(Fake(), {"other": Fake(**other)}, ["fixed"], Letters())
+    with pytest.raises(KeyboardInterrupt):
+        judged(Fake(), Interrupted(**other))
+    again = Fake(), Fake(**other)
+    assert judged(*again) == whole
+    assert [len(runner.started) for runner in again] == [0, 1]
+    for file in (tmp_path / "kept").iterdir():
+        file.write_bytes(file.read_bytes()[:-100])
+    damaged, others = Fake(), Fake()
+    assert judged(damaged, Fake(**other)) == whole
+    assert len(damaged.started) == 2
+    judged(others, Fake(**other), "other weights")
+    assert len(others.started) == 2
+
+
+def test_a_folder_for_trials_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="choose a folder"):
+        Kept(tmp_path / "file" / "kept", "")
 
 
 def test_progress_is_told(fixed):

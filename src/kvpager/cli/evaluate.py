@@ -44,6 +44,9 @@ def evaluate(
     question: Annotated[
         str, typer.Option(help="turn: read in one call, densely, as generate does; steps: token by token, like the answer.")
     ] = "turn",
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder for finished trials: an interrupted evaluation goes on from there.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Judge output quality against dense attention, in paired trials after contexts that are read exactly."""
@@ -63,11 +66,14 @@ def evaluate(
     chosen = [text if "read_fraction=" in text else with_share(text, read) for text in asked]
     access = {text: make_selector(text).describe() for text in chosen}
     from kvpager.evaluate.dense import DenseRunner, ModelLanguage
+    from kvpager.evaluate.outcome import Kept
     from kvpager.live.transformers import load_model
 
     with stage("load model") as bar:
         loaded = load_model(model, progress=lambda what, done, total: bar(done, total, what))
     language = ModelLanguage(loaded)
+    versions = versions_of(["numpy", "torch", "transformers"])
+    kept = None if keep is None else Kept(keep, f"{loaded.weights_sha256} {versions} measured every {measure_every}")
     with ExitStack() as stack:
         folder = store or Path(stack.enter_context(_temporary()))
         sizes = {"context_tokens": contexts + ROOM_TOKENS, "hbm": hbm, "dram": dram, "rows": 2}
@@ -77,11 +83,11 @@ def evaluate(
         }
         with stage("evaluate") as bar:
             tell = lambda what, done, total: bar(done, total, _plain(what))  # noqa: E731
-            found = judge(DenseRunner(loaded), runners, names, language, tell, question)
+            found = judge(DenseRunner(loaded), runners, names, language, tell, question, kept)
     document = found | {
         "model": loaded.name, "mode": mode, "read": read if chosen else None, "access": access, "hbm": hbm, "dram": dram,
         "policy": policy, "block_size": 16, "weights_sha256": loaded.weights_sha256, "evidence": "measured",
-        "machine": this_machine(), "versions": versions_of(["numpy", "torch", "transformers"]), "command": command_line(),
+        "machine": this_machine(), "versions": versions, "command": command_line(),
         "date": now(),
     }  # fmt: skip
     if json:

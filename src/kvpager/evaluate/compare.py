@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from kvpager.errors import BadInput
 from kvpager.evaluate.base import TASKS, Context, Language, Question, Runner, Task
 from kvpager.evaluate.interval import wilson
+from kvpager.evaluate.outcome import Kept, Outcome
 from kvpager.registry import configure
 from kvpager.traces.decoder import Progress
 
@@ -32,22 +32,9 @@ QUESTIONS = {
 """How questions may be read."""
 
 
-@dataclass
-class _Outcome:
-    """What one runner did in all trials of a task, in their order."""
-
-    right: list[bool] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
-    ahead: list[NDArray[np.float32]] = field(default_factory=list)
-    """Log probabilities ``[n, vocabulary]``: where each question is first read inexactly, and along each sequel."""
-    loss: list[float] = field(default_factory=list)
-    """Negative log probability of each foretold token of the sequels."""
-    facts: list[dict[str, float]] = field(default_factory=list)
-
-
 def evaluate(
     dense: Runner, others: Mapping[str, Runner], tasks: Sequence[str], language: Language, progress: Progress | None = None,
-    question: str = "turn",
+    question: str = "turn", kept: Kept | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Judge other ways of reading against dense attention.
 
@@ -65,6 +52,8 @@ def evaluate(
         Told the task and runner, and how many contexts are done.
     question : {"turn", "steps"}
         How questions are read; see `QUESTIONS`.
+    kept : Kept, optional
+        Takes each context's outcome when it is done, and gives those back that it has.
 
     Returns
     -------
@@ -86,45 +75,65 @@ def evaluate(
     judged, dropped = [], []
     for text, task in made.items():
         contexts = list(task.contexts(language))
-        reference = _run(dense, contexts, language, tell, f"{text}, dense", question)
+        reference = _run(dense, contexts, language, tell, f"{text}, dense", question, kept)
         if reason := _useless(reference, task.chance):
             dropped.append({"task": text, "why": reason})
             continue
         rows = {}
         for name, runner in others.items():
-            rows[name] = _compared(reference, _run(runner, contexts, language, tell, f"{text}, {name}", question))
+            rows[name] = _compared(reference, _run(runner, contexts, language, tell, f"{text}, {name}", question, kept))
         judged.append(_described(text, task, contexts, language, reference) | {"runners": rows})
     return {"tasks": judged, "dropped": dropped, "question": QUESTIONS[question]}
 
 
-def _run(runner: Runner, contexts: list[Context], language: Language, tell: Progress, what: str, way: str) -> _Outcome:
-    outcome = _Outcome()
+def _run(
+    runner: Runner, contexts: list[Context], language: Language, tell: Progress, what: str, way: str, kept: Kept | None
+) -> Outcome:
+    outcome = Outcome()
     for done, context in enumerate(contexts):
         tell(what, done, len(contexts))
-        runner.start(language.opening(context.text))
-        for question in context.questions:
-            fork = runner.fork()
-            try:
-                ahead, tokens = _answered(fork, question, language, way)
-                outcome.ahead.append(_log_softmax(ahead))
-                said = language.text(tokens).strip()
-                outcome.facts.append(fork.facts())
-            finally:
-                fork.close()
-            outcome.answers.append(said)
-            outcome.right.append(re.match(rf"{re.escape(question.answer)}(?!\w)", said) is not None)
-        if context.sequel:
-            tokens = language.more(context.sequel)
-            fork = runner.fork()
-            try:
-                ahead = _log_softmax(fork.feed(tokens))[:-1]
-                outcome.facts.append(fork.facts())
-            finally:
-                fork.close()
-            outcome.ahead.append(ahead)
-            outcome.loss += (-ahead[np.arange(len(ahead)), tokens[1:]]).tolist()
+        name = what, way, _text_of(context)
+        found = kept.get(*name) if kept else None
+        if found is None:
+            found = _tried(runner, context, language, way)
+            if kept:
+                kept.put(found, *name)
+        outcome.add(found)
     tell(what, len(contexts), len(contexts))
     return outcome
+
+
+def _tried(runner: Runner, context: Context, language: Language, way: str) -> Outcome:
+    """Try what follows a context."""
+    outcome = Outcome()
+    runner.start(language.opening(context.text))
+    for question in context.questions:
+        fork = runner.fork()
+        try:
+            ahead, tokens = _answered(fork, question, language, way)
+            outcome.facts.append(fork.facts())
+        finally:
+            fork.close()
+        outcome.ahead.append(_log_softmax(ahead))
+        said = language.text(tokens).strip()
+        outcome.answers.append(said)
+        outcome.right.append(re.match(rf"{re.escape(question.answer)}(?!\w)", said) is not None)
+    if context.sequel:
+        tokens = language.more(context.sequel)
+        fork = runner.fork()
+        try:
+            ahead = _log_softmax(fork.feed(tokens))[:-1]
+            outcome.facts.append(fork.facts())
+        finally:
+            fork.close()
+        outcome.ahead.append(ahead)
+        outcome.loss += (-ahead[np.arange(len(ahead)), tokens[1:]]).tolist()
+    return outcome
+
+
+def _text_of(context: Context) -> str:
+    """All of a context that decides its outcome."""
+    return "\0".join([context.text, *(f"{q.text}={q.answer}" for q in context.questions), context.sequel])
 
 
 def _answered(runner: Runner, question: Question, language: Language, way: str) -> tuple[NDArray[np.float32], list[int]]:
@@ -143,7 +152,7 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return wide.astype(np.float32)
 
 
-def _useless(reference: _Outcome, chance: float) -> str | None:
+def _useless(reference: Outcome, chance: float) -> str | None:
     """Say why a task tells nothing, or None."""
     trials, right = len(reference.right), sum(reference.right)
     if trials and wilson(right, trials)[0] <= chance:
@@ -151,11 +160,9 @@ def _useless(reference: _Outcome, chance: float) -> str | None:
     return None if trials or reference.loss else "it has no trial"
 
 
-def _described(text: str, task: Task, contexts: list[Context], language: Language, reference: _Outcome) -> dict[str, Any]:
+def _described(text: str, task: Task, contexts: list[Context], language: Language, reference: Outcome) -> dict[str, Any]:
     """Task, contexts and the dense score."""
-    read = "\0".join(
-        [part for one in contexts for part in (one.text, *(f"{q.text}={q.answer}" for q in one.questions), one.sequel)]
-    )
+    read = "\0".join(map(_text_of, contexts))
     row: dict[str, Any] = {
         "task": text,
         "contexts": len(contexts),
@@ -174,7 +181,7 @@ def _described(text: str, task: Task, contexts: list[Context], language: Languag
     return row
 
 
-def _compared(reference: _Outcome, outcome: _Outcome) -> dict[str, Any]:
+def _compared(reference: Outcome, outcome: Outcome) -> dict[str, Any]:
     """One runner's row: its own score, and what it loses of the reference's."""
     row: dict[str, Any] = {}
     if reference.right:
