@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, app, command_line, print_json, screen, split_names, stage, with_share
+from kvpager.cli.root import Json, app, command_line, load, print_json, screen, split_names, stage, with_share
 from kvpager.errors import BadInput
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Judge output quality against dense attention, in paired trials after contexts that are read exactly."""
-    if mode not in ("exact", "selective"):
-        raise BadInput(f"mode {mode!r} is unknown: choose exact or selective")
-    if mode == "exact" and selector:
-        raise BadInput("--selector is for --mode selective: exact attention reads everything")
+    chosen = _chosen(mode, selector, read)
     from kvpager.evaluate import TASKS
     from kvpager.evaluate import evaluate as judge
     from kvpager.live.store import make_selector
@@ -62,16 +59,11 @@ def evaluate(
 
     names = split_names(tasks)
     contexts = max((getattr(configure(TASKS, name), "tokens", 0) for name in names), default=0)
-    asked = (selector or [RECOMMENDED]) if mode == "selective" else []
-    chosen = [text if "read_fraction=" in text else with_share(text, read) for text in asked]
     access = {text: make_selector(text).describe() for text in chosen}
     from kvpager.evaluate.dense import DenseRunner, ModelLanguage
     from kvpager.evaluate.outcome import Kept
-    from kvpager.live.transformers import load_model
 
-    with stage("load model") as bar:
-        loaded = load_model(model, progress=lambda what, done, total: bar(done, total, what))
-    language = ModelLanguage(loaded)
+    loaded = load(model)
     versions = versions_of(["numpy", "torch", "transformers"])
     kept = None if keep is None else Kept(keep, f"{loaded.weights_sha256} {versions} measured every {measure_every}")
     with ExitStack() as stack:
@@ -82,18 +74,26 @@ def evaluate(
             for number, text in enumerate(chosen or [None])
         }
         with stage("evaluate") as bar:
-            tell = lambda what, done, total: bar(done, total, _plain(what))  # noqa: E731
-            found = judge(DenseRunner(loaded), runners, names, language, tell, question, kept)
+            found = judge(
+                DenseRunner(loaded), runners, names, ModelLanguage(loaded),
+                lambda what, done, total: bar(done, total, _plain(what)), question, kept,
+            )  # fmt: skip
     document = found | {
         "model": loaded.name, "mode": mode, "read": read if chosen else None, "access": access, "hbm": hbm, "dram": dram,
         "policy": policy, "block_size": 16, "weights_sha256": loaded.weights_sha256, "evidence": "measured",
-        "machine": this_machine(), "versions": versions, "command": command_line(),
-        "date": now(),
+        "machine": this_machine(), "versions": versions, "command": command_line(), "date": now(),
     }  # fmt: skip
-    if json:
-        print_json(document)
-    else:
-        _print(document)
+    (print_json if json else _print)(document)
+
+
+def _chosen(mode: str, selectors: list[str] | None, read: str) -> list[str]:
+    """Written forms of the selectors to judge, each with its read fraction; none for exact attention."""
+    if mode not in ("exact", "selective"):
+        raise BadInput(f"mode {mode!r} is unknown: choose exact or selective")
+    if mode == "exact" and selectors:
+        raise BadInput("--selector is for --mode selective: exact attention reads everything")
+    asked = (selectors or [RECOMMENDED]) if mode == "selective" else []
+    return [text if "read_fraction=" in text else with_share(text, read) for text in asked]
 
 
 def _plain(what: str) -> str:

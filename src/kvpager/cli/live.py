@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, Seed, app, command_line, print_json, stage, with_share
+from kvpager.cli.root import Json, Seed, app, command_line, load, print_json, stage, with_share
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_bytes, parse_tokens
 
@@ -74,7 +74,7 @@ def generate(
     chosen = None if mode == "exact" else selector if read is None else with_share(selector, read)
     from kvpager.live.opening import open_store, plan_budget
 
-    loaded = _load(model)
+    loaded = load(model)
     prompt = [] if text is None else loaded.tokenize(text)
     needed = _needed(loaded, 0 if resume is None else _parked_tokens(store, resume), len(prompt), max_new_tokens, context)
     budget = plan_budget(loaded.geometry, context_tokens=needed, hbm=hbm, dram=dram, selector=chosen, keys=keys)
@@ -101,13 +101,6 @@ def _check(mode: str, read: str | None, prompt_file: Path | None, resume: str | 
         raise BadInput("nothing to go on from: give --prompt-file, or --resume with a session's id")
     if resume is not None and session not in (None, resume):
         raise BadInput(f"session {resume!r} keeps its id when it is resumed: leave out --session")
-
-
-def _load(model: str) -> LoadedModel:
-    from kvpager.live.transformers import load_model
-
-    with stage("load model") as bar:
-        return load_model(model, progress=lambda what, done, total: bar(done, total, what))
 
 
 def _needed(loaded: LoadedModel, parked: int, prompt: int, new: int, context: str | None) -> int:

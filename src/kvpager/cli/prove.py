@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Jobs, Json, Seed, app, command_line, print_json, screen, split_names, stage
+from kvpager.cli.root import Jobs, Json, Seed, app, command_line, load, print_json, screen, split_names, stage
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_share, parse_tokens
 
@@ -66,13 +66,12 @@ def record(
 
     content = read_text(text)
     tokens_wanted = None if context is None else parse_tokens(context)
-    from kvpager.live.transformers import RecordingDecoder, load_model
+    from kvpager.live.transformers import RecordingDecoder
     from kvpager.replay.provenance import describe_recording
     from kvpager.traces.attention import check_target, read_recording
 
     check_target(out, overwrite=overwrite)
-    with stage("load model") as bar:
-        loaded = load_model(model, progress=lambda what, done, total: bar(done, total, what))
+    loaded = load(model)
     with stage("record") as bar:
         path = run(
             RecordingDecoder(loaded),

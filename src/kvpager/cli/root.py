@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from kvpager.demo import Bar
+    from kvpager.live.transformers import LoadedModel
 
 __all__ = [
     "Jobs",
@@ -27,6 +28,7 @@ __all__ = [
     "Seed",
     "app",
     "command_line",
+    "load",
     "main",
     "print_json",
     "screen",
@@ -121,6 +123,14 @@ def stage(name: str) -> Iterator[Bar]:
             progress.update(tasks[what], completed=done, total=total)
 
         yield bar
+
+
+def load(model: str) -> LoadedModel:
+    """Load a model, with a bar."""
+    from kvpager.live.transformers import load_model
+
+    with stage("load model") as bar:
+        return load_model(model, progress=lambda what, done, total: bar(done, total, what))
 
 
 def screen() -> Console:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import zipfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -73,9 +74,7 @@ class Kept:
         return Outcome(**rest, ahead=ahead)
 
     def put(self, outcome: Outcome, *what: str) -> None:
-        """Keep `outcome` under its name."""
-        from kvpager.report.file import write_file
-
+        """Keep `outcome` under its name; raise `BadInput` if the folder cannot take it."""
         rest = asdict(outcome)
         ahead = rest.pop("ahead")
         content = io.BytesIO()
@@ -85,7 +84,14 @@ class Kept:
             lengths=np.array([len(part) for part in ahead], np.int64),
             ahead=np.concatenate(ahead) if ahead else np.zeros((0, 0), np.float32),
         )
-        write_file(self._path(what), content.getvalue())
+        path = self._path(what)
+        draft = path.with_suffix(f".{os.getpid()}")
+        try:
+            draft.write_bytes(content.getvalue())
+            draft.replace(path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise BadInput(f"trials cannot be kept in {self._folder}: {error.strerror}; choose a folder with room") from error
 
     def _path(self, what: tuple[str, ...]) -> Path:
         name = hashlib.sha256("\0".join([self._about, *what]).encode()).hexdigest()
