@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.live.families import Pair, adds_up, ends_clean, generate, ids_of, live, stock, stock_twin, tiny, tiny_once
+from tests.live.families import FAMILIES, Pair, adds_up, ends_clean, generate, ids_of, live, stock, stock_twin, tiny, tiny_once
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -374,4 +374,23 @@ def test_a_first_call_that_breaks_off_leaves_no_rows(tmp_path):
         pair = Pair(opened)
         break_off(pair, 1, ids_of(3, 20))
         pair.forward(ids_of(2, 30))
+        ends_clean(opened)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("more", [34, 20, 1])
+def test_a_fork_after_a_call_that_filled_an_open_block_and_more(family, more, tmp_path):
+    """The block that was open before that call is full, but not sealed; those behind it are. A copy of it would not ascend."""
+    with live(tiny_once(family), tmp_path, context=110, rows=3, hbm="60%") as opened:
+        pair = Pair(opened)
+        pair.forward(ids_of(1, 9))
+        pair.forward(ids_of(1, 33, 1))
+        pair.both("batch_repeat_interleave", 3)
+        pair.mask = pair.mask.repeat_interleave(3, 0)
+        table, rows = opened.store.table, pair.cache.batch.rows
+        assert all(row.bases[: row.tokens // table.block_size].tolist() == rows[0].bases[:-1].tolist() for row in rows)
+        pair.forward(ids_of(3, more, 2))
+        pair.crop(more + 3)
+        pair.forward(ids_of(3, 2, 3))
+        adds_up(opened)
         ends_clean(opened)

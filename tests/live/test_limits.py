@@ -47,15 +47,15 @@ def test_rows_that_do_not_fit_are_refused_and_the_batch_goes_on(tmp_path, pool):
     model = tiny_once("llama")
     with live(model, tmp_path, hbm=f"{least(model)}B", pool=pool, **SIZES) as opened:
         pair = Pair(opened)
-        pair.forward(ids_of(2, 61))
+        pair.forward(ids_of(2, 60))
         for call, argument in (
             ("batch_select_indices", torch.zeros(6, dtype=torch.long)),
             ("reorder_cache", torch.tensor([1] * 6)),
             ("batch_repeat_interleave", 3),
         ):
+            pair.forward(ids_of(2, 1))
             with pytest.raises(CapacityError, match="open blocks: give it at least"):
                 getattr(pair.cache, call)(argument)
-            pair.forward(ids_of(2, 1))
         twin = pair.cache.fork()
         with pytest.raises(CapacityError, match="open blocks"):
             pair.cache.fork()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvpager.core import Demand, Ids, Seen, Tick
 from kvpager.errors import BlockLostError, InvariantError, UnitsLost
+from kvpager.live.reshape import seal
 from kvpager.live.rows import Row, places
 from kvpager.live.step import Item, LayerStep, Reading, read_all, read_some
 from kvpager.live.stream import GROUP_BLOCKS, ManyQueries
@@ -179,17 +180,7 @@ class Batch:
 
     def seal(self, tick: Tick) -> None:
         """Seal the rows' full blocks, and issue their backups."""
-        store, table = self.store, self.store.table
-        full = [row.bases[row.sealed : row.tokens // table.block_size] for row in self.rows]
-        bases = np.concatenate(full) if full else np.empty(0, np.int32)
-        bases = bases[~table.sealed[bases]]
-        if len(bases):
-            units = table.whole(bases)
-            table.seal(units)
-            store.driver.seal(tick, units)
-            store.summarise(bases)
-        for row in self.rows:
-            row.sealed = row.tokens // table.block_size
+        seal(self.store, tick, self.rows)
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────
 

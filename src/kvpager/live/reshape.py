@@ -15,7 +15,7 @@ from kvpager.live.rows import Row
 if TYPE_CHECKING:
     from kvpager.live.store import TieredStore
 
-__all__ = ["crop", "end", "fork", "open_blocks", "rearrange"]
+__all__ = ["crop", "end", "fork", "open_blocks", "rearrange", "seal"]
 
 _NONE = np.empty(0, np.int32)
 
@@ -37,7 +37,10 @@ def rearrange(store: TieredStore, rows: list[Row], parents: Sequence[int]) -> li
 
 
 def fork(store: TieredStore, rows: Sequence[Row], ending: Sequence[Row] = ()) -> list[Row]:
-    """Return rows that go on from `rows` on their own: they share the sealed blocks, and copy the open ones.
+    """Return rows that go on from `rows` on their own: they share the full blocks, and copy the open one.
+
+    Full blocks are sealed first, though no later call has confirmed them: copies of some among others that are shared would
+    have ids that do not ascend. Cropping into one afterwards is what it is for any sealed block.
 
     The rows that are `ending` end before, and make room.
 
@@ -49,6 +52,7 @@ def fork(store: TieredStore, rows: Sequence[Row], ending: Sequence[Row] = ()) ->
         If that is because the backing store has no room for backups.
     """
     table = store.table
+    seal(store, _now(store), rows)
     old = np.concatenate([_NONE, *(row.bases[~table.sealed[row.bases]] for row in rows)])
     if len(old):
         _check_room(store, old, ending)
@@ -60,6 +64,20 @@ def fork(store: TieredStore, rows: Sequence[Row], ending: Sequence[Row] = ()) ->
         units = open_blocks(store, np.concatenate([twin.bases[~table.sealed[twin.bases]] for twin in twins]))
         store.memory.fill(units, store.memory.content(table.whole(old)))
     return twins
+
+
+def seal(store: TieredStore, tick: Tick, rows: Sequence[Row]) -> None:
+    """Seal the full blocks of `rows`, and issue their backups."""
+    table = store.table
+    bases = np.concatenate([_NONE, *(row.bases[row.sealed : row.tokens // table.block_size] for row in rows)])
+    bases = np.unique(bases[~table.sealed[bases]])
+    if len(bases):
+        units = table.whole(bases)
+        table.seal(units)
+        store.driver.seal(tick, units)
+        store.summarise(bases)
+    for row in rows:
+        row.sealed = row.tokens // table.block_size
 
 
 def crop(store: TieredStore, rows: list[Row], tokens: int) -> None:

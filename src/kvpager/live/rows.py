@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids, UnitTable
+from kvpager.errors import InvariantError
 
 __all__ = ["Row", "places"]
 
@@ -37,8 +38,10 @@ class Row:
     previous: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def refresh(self, table: UnitTable) -> None:
-        """Read the blocks from the table anew."""
+        """Read the blocks from the table anew; raise `InvariantError` if they do not ascend: all that reads them needs that."""
         self.bases = np.array(table.blocks(self.sequence), np.int32)
+        if (self.bases[1:] <= self.bases[:-1]).any():
+            raise InvariantError(f"blocks of sequence {self.sequence} do not ascend: {self.bases.tolist()}")
 
     def units(self, table: UnitTable, layer: int, blocks: slice = slice(None)) -> Ids:
         """Units of a layer's blocks, ascending."""
