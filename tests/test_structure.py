@@ -17,6 +17,7 @@ from kvpager.policies import POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.selectors import SELECTORS
 from kvpager.tiers.base import TIERS
+from kvpager.traces.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "kvpager"
@@ -72,8 +73,22 @@ PLUG_IN_FOLDERS = (
     "tiers",
     "live/summaries",
     "evaluate/tasks",
+    "traces/formats",
 )
-HEAVY = {"torch", "numba", "transformers", "zarr", "altair", "vl_convert", "jinja2", "gguf", "safetensors", "pandas", "streamlit"}
+HEAVY = {
+    "torch",
+    "numba",
+    "transformers",
+    "zarr",
+    "altair",
+    "vl_convert",
+    "jinja2",
+    "gguf",
+    "safetensors",
+    "pandas",
+    "streamlit",
+    "pyarrow",
+}
 LIGHT = [
     "kvpager",
     "kvpager.pager",
@@ -90,6 +105,9 @@ LIGHT = [
     "kvpager.plan.sweeping",
     "kvpager.claims.check",
     "kvpager.report.planning",
+    "kvpager.traces.requests",
+    "kvpager.traces.formats",
+    "kvpager.testing.requests",
 ]
 NEEDLESS: dict[str, set[str]] = {
     # A command answers in under half a second because it leaves these alone; what none needs stands in the test.
@@ -114,7 +132,7 @@ NEEDLESS: dict[str, set[str]] = {
     "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
     "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
 }
-REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS]
+REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS, FORMATS]
 
 
 def name_of(path: Path) -> str:
@@ -192,8 +210,8 @@ def test_importing_the_light_parts_loads_nothing_heavy():
     code = (
         f"import importlib, sys\nfor name in {LIGHT!r}: importlib.import_module(name)\n"
         "from kvpager.policies import POLICIES\nfrom kvpager.selectors import SELECTORS\n"
-        "from kvpager.prefetch import PREFETCHERS\n"
-        "for registry in (POLICIES, SELECTORS, PREFETCHERS): list(registry)\n"
+        "from kvpager.prefetch import PREFETCHERS\nfrom kvpager.traces.formats import FORMATS\n"
+        "for registry in (POLICIES, SELECTORS, PREFETCHERS, FORMATS): list(registry)\n"
         f"print(sorted({HEAVY!r} & {{name.split('.')[0] for name in sys.modules}}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
