@@ -1,5 +1,7 @@
 """Prefix caches against a slow reference, and depths against the caches that they describe."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ def test_an_id_tells_all_that_stands_before_it(contents):
 @given(contents=CONTENTS, capacity=st.integers(0, 14))
 def test_leading_hits_are_those_of_the_slow_reference(rule, contents, capacity):
     nodes, starts, distinct = prompts(contents)
-    requests = [nodes[first:end].tolist() for first, end in zip(starts, starts[1:], strict=False)]
+    requests = [nodes[first:end].tolist() for first, end in itertools.pairwise(starts)]
     expected = slow.prefix(requests, capacity, rule) if capacity else [0] * len(requests)
     assert RULES[rule](nodes, starts, distinct, capacity).tolist() == expected
 

@@ -256,7 +256,7 @@ def prefix(requests, capacity, rule):
             return ahead, block
 
         stop = run
-        for block in request[run:] if rule != "fifo" else [one for one in request[run:]]:
+        for block in request[run:]:
             if rule == "fifo" and block in held:
                 continue
             if len(held) == capacity:
