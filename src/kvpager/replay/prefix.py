@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import Ids
 from kvpager.policies.requests.chains import chains, take, to_front
+from kvpager.policies.requests.heaps import push, replace_top, rise
 
 __all__ = ["chained", "fifo_runs", "hit_tokens", "lru_runs", "optimal_runs"]
 
@@ -192,8 +193,8 @@ def _optimal(blocks: Any, starts: Any, distinct: Any, capacity: Any, runs: Any) 
             again[at] = last[blocks[at]]
         for at in range(starts[request], starts[request + 1]):
             last[blocks[at]] = request
-    use = last
-    heap = np.empty(min(capacity, distinct), np.int32)  # the block of farthest next request, newest of equal ones, on top
+    key = np.empty(distinct, np.int64)  # the next request, then the id: of equal ones the newest goes
+    heap = np.empty(min(capacity, distinct), np.int32)
     place = np.full(distinct, -1, np.int32)
     held = 0
     for request in range(requests):
@@ -203,59 +204,16 @@ def _optimal(blocks: Any, starts: Any, distinct: Any, capacity: Any, runs: Any) 
             at += 1
         runs[request] = at - first
         for back in range(first, at):
-            use[blocks[back]] = again[back]
-            _rise(heap, place, use, place[blocks[back]])
+            key[blocks[back]] = np.int64(again[back]) << 32 | blocks[back]
+            rise(heap, place, key, place[blocks[back]])
         while at < end:
             block = blocks[at]
-            use[block] = again[at]
+            key[block] = np.int64(again[at]) << 32 | block
             if held < len(heap):
-                heap[held] = block
-                place[block] = held
+                push(heap, place, key, block, held)
                 held += 1
-                _rise(heap, place, use, held - 1)
-            elif _farther(use, heap[0], block):
-                place[heap[0]] = -1
-                heap[0] = block
-                place[block] = 0
-                _sink(heap, place, use)
+            elif key[heap[0]] > key[block]:
+                replace_top(heap, place, key, block, held)
             else:
                 break
             at += 1
-
-
-@numba.njit(inline="always")
-def _farther(use: Any, block: Any, other: Any) -> Any:
-    """Whether `block` is to be dropped before `other`."""
-    return use[block] > use[other] or (use[block] == use[other] and block > other)
-
-
-@numba.njit(inline="always")
-def _rise(heap: Any, place: Any, use: Any, start: Any) -> None:
-    """Move an entry up to where it belongs."""
-    at, block = start, heap[start]
-    while at > 0:
-        above = (at - 1) >> 1
-        if not _farther(use, block, heap[above]):
-            break
-        heap[at] = heap[above]
-        place[heap[at]] = at
-        at = above
-    heap[at] = block
-    place[block] = at
-
-
-@numba.njit(inline="always")
-def _sink(heap: Any, place: Any, use: Any) -> None:
-    """Move the top entry down to where it belongs."""
-    at, block, held = 0, heap[0], len(heap)
-    while 2 * at + 1 < held:
-        below = 2 * at + 1
-        if below + 1 < held and _farther(use, heap[below + 1], heap[below]):
-            below += 1
-        if not _farther(use, heap[below], block):
-            break
-        heap[at] = heap[below]
-        place[heap[at]] = at
-        at = below
-    heap[at] = block
-    place[block] = at

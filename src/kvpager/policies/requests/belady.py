@@ -10,6 +10,7 @@ import numpy as np
 
 from kvpager.core import Ids
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
+from kvpager.policies.requests.heaps import push, replace_top, rise
 
 __all__ = ["Belady"]
 
@@ -44,46 +45,9 @@ def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any) -> None:
         hit[at] = place[block] >= 0
         use[block] = again[at]
         if place[block] >= 0:
-            _rise(heap, place, use, place[block])
+            rise(heap, place, use, place[block])
         elif held < len(heap):
-            heap[held] = block
-            place[block] = held
+            push(heap, place, use, block, held)
             held += 1
-            _rise(heap, place, use, held - 1)
         else:
-            place[heap[0]] = -1
-            heap[0] = block
-            place[block] = 0
-            _sink(heap, place, use)
-
-
-@numba.njit(inline="always")
-def _rise(heap: Any, place: Any, use: Any, start: Any) -> None:
-    """Move an entry up to where it belongs."""
-    at, block = start, heap[start]
-    while at > 0:
-        above = (at - 1) >> 1
-        if use[heap[above]] >= use[block]:
-            break
-        heap[at] = heap[above]
-        place[heap[at]] = at
-        at = above
-    heap[at] = block
-    place[block] = at
-
-
-@numba.njit(inline="always")
-def _sink(heap: Any, place: Any, use: Any) -> None:
-    """Move the top entry down to where it belongs."""
-    at, block, held = 0, heap[0], len(heap)
-    while 2 * at + 1 < held:
-        below = 2 * at + 1
-        if below + 1 < held and use[heap[below + 1]] > use[heap[below]]:
-            below += 1
-        if use[heap[below]] <= use[block]:
-            break
-        heap[at] = heap[below]
-        place[heap[at]] = at
-        at = below
-    heap[at] = block
-    place[block] = at
+            replace_top(heap, place, use, block, held)

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["chains", "take", "to_front"]
+__all__ = ["chains", "move", "take", "to_front"]
 
 
 @numba.njit(inline="always")
@@ -41,3 +41,18 @@ def take(ahead: Any, behind: Any, block: Any) -> None:
     behind[before] = after
     ahead[after] = before
     ahead[block] = -1
+
+
+@numba.njit(inline="always")
+def move(ahead: Any, behind: Any, place: Any, size: Any, distinct: Any, block: Any, now: Any) -> None:
+    """Take a block from the list that it stands in, if any, to the front of list number `now`; -1 = to none.
+
+    `place` tells each block's list, and `size` how many stand in each.
+    """
+    if place[block] >= 0:
+        take(ahead, behind, block)
+        size[place[block]] -= 1
+    if now >= 0:
+        to_front(ahead, behind, distinct + now, block)
+        size[now] += 1
+    place[block] = now

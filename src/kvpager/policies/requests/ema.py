@@ -12,6 +12,7 @@ import numpy as np
 from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
+from kvpager.policies.requests.heaps import push, replace_top, sink
 
 __all__ = ["Ema"]
 
@@ -44,55 +45,18 @@ class Ema:
 
 @numba.njit(nogil=True, cache=True)
 def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any, rate: Any) -> None:
-    score = np.full(distinct, -np.inf)  # log of the sum of exp(rate * time of access): decay shifts all alike
-    heap = np.empty(min(capacity, distinct), np.int32)  # the block of the lowest score on top
+    key = np.full(distinct, np.inf)  # minus the log of the sum of exp(rate * time of access): decay shifts all alike
+    heap = np.empty(min(capacity, distinct), np.int32)
     place = np.full(distinct, -1, np.int32)
     held = 0
     for at in range(len(blocks)):
         block, now = blocks[at], rate * at
         hit[at] = place[block] >= 0
-        score[block] = now + np.log1p(np.exp(score[block] - now))
+        key[block] = -now - np.log1p(np.exp(-key[block] - now))
         if place[block] >= 0:
-            _sink(heap, place, score, place[block], held)
+            sink(heap, place, key, place[block], held)
         elif held < len(heap):
-            heap[held] = block
-            place[block] = held
+            push(heap, place, key, block, held)
             held += 1
-            _rise(heap, place, score, held - 1)
         else:
-            place[heap[0]] = -1
-            heap[0] = block
-            place[block] = 0
-            _sink(heap, place, score, 0, held)
-
-
-@numba.njit(inline="always")
-def _rise(heap: Any, place: Any, score: Any, start: Any) -> None:
-    """Move an entry up to where it belongs."""
-    at, block = start, heap[start]
-    while at > 0:
-        above = (at - 1) >> 1
-        if score[heap[above]] <= score[block]:
-            break
-        heap[at] = heap[above]
-        place[heap[at]] = at
-        at = above
-    heap[at] = block
-    place[block] = at
-
-
-@numba.njit(inline="always")
-def _sink(heap: Any, place: Any, score: Any, start: Any, held: Any) -> None:
-    """Move an entry down to where it belongs."""
-    at, block = start, heap[start]
-    while 2 * at + 1 < held:
-        below = 2 * at + 1
-        if below + 1 < held and score[heap[below + 1]] < score[heap[below]]:
-            below += 1
-        if score[heap[below]] >= score[block]:
-            break
-        heap[at] = heap[below]
-        place[heap[at]] = at
-        at = below
-    heap[at] = block
-    place[block] = at
+            replace_top(heap, place, key, block, held)

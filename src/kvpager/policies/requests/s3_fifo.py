@@ -11,7 +11,7 @@ import numpy as np
 from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
-from kvpager.policies.requests.chains import chains, take, to_front
+from kvpager.policies.requests.chains import chains, move
 
 __all__ = ["S3Fifo"]
 
@@ -62,7 +62,7 @@ def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any, most_small: Any
             count[block] = min(count[block] + 1, 3)
             continue
         if was == 2:
-            _move(ahead, behind, place, size, distinct, block, -1)
+            move(ahead, behind, place, size, distinct, block, -1)
         while size[0] + size[1] >= capacity:
             dropped = True
             if size[1] > capacity - most_small or size[0] == 0:
@@ -71,19 +71,7 @@ def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any, most_small: Any
                 _drop_small(ahead, behind, place, count, size, distinct, threshold, ghosts)
         now = 1 if was == 2 or (not dropped and size[0] >= most_small) else 0
         count[block] = 0
-        _move(ahead, behind, place, size, distinct, block, now)
-
-
-@numba.njit(inline="always")
-def _move(ahead: Any, behind: Any, place: Any, size: Any, distinct: Any, block: Any, now: Any) -> None:
-    """Take a block from where it is, if anywhere, to the front of another queue, if any."""
-    if place[block] >= 0:
-        take(ahead, behind, block)
-        size[place[block]] -= 1
-    if now >= 0:
-        to_front(ahead, behind, distinct + now, block)
-        size[now] += 1
-    place[block] = now
+        move(ahead, behind, place, size, distinct, block, now)
 
 
 @numba.njit
@@ -93,9 +81,9 @@ def _drop_main(ahead: Any, behind: Any, place: Any, count: Any, size: Any, disti
         oldest = ahead[distinct + 1]
         if count[oldest] > 0:
             count[oldest] -= 1
-            _move(ahead, behind, place, size, distinct, oldest, 1)
+            move(ahead, behind, place, size, distinct, oldest, 1)
         else:
-            _move(ahead, behind, place, size, distinct, oldest, -1)
+            move(ahead, behind, place, size, distinct, oldest, -1)
             return
 
 
@@ -108,12 +96,12 @@ def _drop_small(
         oldest = ahead[distinct]
         if count[oldest] >= threshold:
             count[oldest] = 0
-            _move(ahead, behind, place, size, distinct, oldest, 1)
+            move(ahead, behind, place, size, distinct, oldest, 1)
         else:
             if ghosts > 0:
                 if size[2] >= ghosts:
-                    _move(ahead, behind, place, size, distinct, ahead[distinct + 2], -1)
-                _move(ahead, behind, place, size, distinct, oldest, 2)
+                    move(ahead, behind, place, size, distinct, ahead[distinct + 2], -1)
+                move(ahead, behind, place, size, distinct, oldest, 2)
             else:
-                _move(ahead, behind, place, size, distinct, oldest, -1)
+                move(ahead, behind, place, size, distinct, oldest, -1)
             return

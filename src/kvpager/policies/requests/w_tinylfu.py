@@ -11,7 +11,7 @@ import numpy as np
 from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
-from kvpager.policies.requests.chains import chains, take, to_front
+from kvpager.policies.requests.chains import chains, move, take, to_front
 
 __all__ = ["WTinyLfu"]
 
@@ -74,14 +74,14 @@ def _replay(
             to_front(ahead, behind, distinct + was, block)
             continue
         if was == 1:
-            _move(ahead, behind, place, size, distinct, block, 2)
+            move(ahead, behind, place, size, distinct, block, 2)
             if size[2] > most_protected:
-                _move(ahead, behind, place, size, distinct, ahead[distinct + 2], 1)
+                move(ahead, behind, place, size, distinct, ahead[distinct + 2], 1)
             continue
-        _move(ahead, behind, place, size, distinct, block, 0)
+        move(ahead, behind, place, size, distinct, block, 0)
         if size[0] > most_window:
             comes = ahead[distinct]
-            _move(ahead, behind, place, size, distinct, comes, 1)
+            move(ahead, behind, place, size, distinct, comes, 1)
             if size.sum() > capacity:
                 goes = ahead[distinct + 1]
                 if goes == comes or _frequency(sketch, comes) <= _frequency(sketch, goes):
@@ -89,19 +89,7 @@ def _replay(
                 if goes == comes and size[1] == 1 and size[2] > 0:  # nothing on probation to be compared with
                     other = ahead[distinct + 2]
                     goes = other if _frequency(sketch, comes) > _frequency(sketch, other) else comes
-                _move(ahead, behind, place, size, distinct, goes, -1)
-
-
-@numba.njit(inline="always")
-def _move(ahead: Any, behind: Any, place: Any, size: Any, distinct: Any, block: Any, now: Any) -> None:
-    """Take a block from where it is, if anywhere, to the front of another list, if any."""
-    if place[block] >= 0:
-        take(ahead, behind, block)
-        size[place[block]] -= 1
-    if now >= 0:
-        to_front(ahead, behind, distinct + now, block)
-        size[now] += 1
-    place[block] = now
+                move(ahead, behind, place, size, distinct, goes, -1)
 
 
 @numba.njit(inline="always")
