@@ -10,6 +10,7 @@ the whole cache: it drops the request's own newest block and stops one short; he
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numba
@@ -20,7 +21,7 @@ from kvpager.core import Ids
 from kvpager.policies.requests.chains import chains, take, to_front
 from kvpager.policies.requests.heaps import push, replace_top, rise
 
-__all__ = ["chained", "fifo_runs", "hit_tokens", "lru_runs", "optimal_runs"]
+__all__ = ["PREFIX_RULES", "chained", "fifo_runs", "hit_tokens", "lru_runs", "optimal_runs"]
 
 Starts = NDArray[np.int64]
 Runs = NDArray[np.int32]
@@ -83,6 +84,14 @@ def optimal_runs(blocks: Ids, starts: Starts, distinct: int, capacity: int) -> R
     if capacity > 0:
         _optimal(blocks, starts, distinct, capacity, runs)
     return runs
+
+
+PREFIX_RULES: Mapping[str, Callable[[Ids, Starts, int, int], Runs]] = {
+    "lru": lru_runs,
+    "fifo": fifo_runs,
+    "optimal": optimal_runs,
+}
+"""By name."""
 
 
 def hit_tokens(runs: Runs, starts: Starts, input_tokens: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
