@@ -36,7 +36,7 @@ def test_an_id_tells_all_that_stands_before_it(contents):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(contents=CONTENTS, capacity=st.integers(0, 14))
 def test_leading_hits_are_those_of_the_slow_reference(rule, contents, capacity):
     nodes, starts, distinct = prompts(contents)
@@ -45,7 +45,7 @@ def test_leading_hits_are_those_of_the_slow_reference(rule, contents, capacity):
     assert RULES[rule](nodes, starts, distinct, capacity).tolist() == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(contents=CONTENTS, capacity=st.integers(1, 30))
 def test_one_pass_tells_the_leading_hits_at_every_capacity(contents, capacity):
     nodes, starts, distinct = prompts(contents)
@@ -58,7 +58,7 @@ def test_one_pass_tells_the_leading_hits_at_every_capacity(contents, capacity):
     assert curve[min(capacity, len(curve) - 1)] == runs.sum()
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(blocks=st.lists(st.integers(0, 12), min_size=1, max_size=150), capacity=st.integers(1, 16))
 def test_one_pass_tells_the_block_hits_at_every_capacity(blocks, capacity):
     ids = np.array(blocks, np.int32)

@@ -42,13 +42,13 @@ def test_every_policy_has_a_reference():
 
 
 @pytest.mark.parametrize("policy", REFERENCES)
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(blocks=TRACES, capacity=st.integers(1, 24))
 def test_each_access_hits_as_in_the_slow_reference(policy, blocks, capacity):
     assert flags(policy, blocks, capacity) == [bool(hit) for hit in REFERENCES[policy](blocks, capacity)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(blocks=TRACES, capacity=st.integers(1, 24))
 def test_no_policy_has_more_hits_than_belady(blocks, capacity):
     best = sum(flags("belady", blocks, capacity))
