@@ -49,6 +49,7 @@ def test_agentic_sessions_reuse_what_they_should():
     assert trace.chained  # which loading has checked
 
 
+@pytest.mark.long
 def test_agentic_sessions_side_by_side_hold_the_same_accesses():
     form = "agentic:view=interleaved,start=poisson"
     trace = gather(convert(foreign_trace("agentic_coding.ranges.jsonl.gz"), form))
