@@ -7,7 +7,7 @@ import pytest
 from tests.foreign import foreign_trace
 
 from kvpager.replay.distances import block_depths, hits_by_capacity, prefix_depths
-from kvpager.replay.requests import Case, Prompts, replay_requests
+from kvpager.replay.requests import Case, replay_requests
 from kvpager.traces.formats import load_requests
 
 CAPACITIES = (1_638, 6_553, 26_214)
@@ -30,8 +30,7 @@ TRACES = ("conversation", "synthetic")
 
 @functools.cache
 def prompts(name):
-    trace = load_requests(foreign_trace(f"mooncake_{name}_trace.jsonl.gz"))
-    return Prompts(trace.blocks, trace.starts, trace.input_tokens, trace.block_size, trace.distinct)
+    return load_requests(foreign_trace(f"mooncake_{name}_trace.jsonl.gz"))
 
 
 def hits(name, policy, semantics, warmup=0.0):

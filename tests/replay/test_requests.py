@@ -8,14 +8,23 @@ from tests.policies.requests import slow
 
 from kvpager.errors import BadInput, UnknownName
 from kvpager.replay.prefix import chained
-from kvpager.replay.requests import Case, Prompts, ceiling, replay_requests
+from kvpager.replay.requests import Case, ceiling, replay_requests
+from kvpager.traces.requests import RequestTrace
+
+
+def requests_of(blocks, starts, input_tokens, block_size):
+    n = len(input_tokens)
+    none = np.full(n, -1, np.int64)
+    return RequestTrace(
+        np.zeros(n), none, none, input_tokens, np.zeros(n, np.int64), np.zeros(n, np.int32), starts, blocks, block_size, True
+    )
 
 
 def prompts(contents, block_size=4, short=1):
     """Requests whose last block lacks `short` tokens."""
     starts = np.cumsum([0, *map(len, contents)])
-    nodes, distinct = chained(np.array([block for one in contents for block in one], np.int32), starts, 100)
-    return Prompts(nodes, starts, np.array([max(len(one) * block_size - short, 0) for one in contents]), block_size, distinct)
+    nodes, _ = chained(np.array([block for one in contents for block in one], np.int32), starts, 100)
+    return requests_of(nodes, starts, np.array([max(len(one) * block_size - short, 0) for one in contents]), block_size)
 
 
 def row(asked, policy, capacity, semantics="block", **options):
@@ -40,7 +49,7 @@ def test_a_block_behind_a_miss_is_a_block_hit_and_no_prefix_hit():
     asked = prompts([[1, 2], [1, 2]])
     assert row(asked, "fifo", 1)["hits"] == 0
     starts = np.array([0, 2, 4])
-    raw = Prompts(np.array([0, 1, 2, 1], np.int32), starts, np.array([8, 8]), 4, 3)
+    raw = requests_of(np.array([0, 1, 2, 1], np.int32), starts, np.array([8, 8]), 4)
     found = row(raw, "lru", 3)
     assert (found["hits"], found["hit_tokens"], found["whole_requests"]) == (1, 0, 0)
 
@@ -106,4 +115,4 @@ def test_impossible_requests_are_refused():
     with pytest.raises(BadInput, match="leaves none"):
         row(prompts([[1]]), "lru", 1, warmup=1.0)
     with pytest.raises(BadInput, match="no blocks"):
-        Prompts(np.zeros(0, np.int32), np.array([0, 0]), np.array([7]), 4, 0)
+        row(requests_of(np.zeros(0, np.int32), np.array([0, 0]), np.array([7]), 4), "lru", 1)

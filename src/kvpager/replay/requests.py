@@ -19,49 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.evidence import Evidence
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags, checked
 from kvpager.registry import configure
 from kvpager.replay.prefix import PREFIX_RULES, hit_tokens
+from kvpager.traces.requests import RequestTrace
 
-__all__ = ["Case", "Prompts", "ceiling", "replay_requests"]
-
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """The part of a request trace that a cache sees.
-
-    Parameters
-    ----------
-    blocks : int32 [n]
-        Ids from 0 on, chained, request by request.
-    starts : int64 [requests + 1]
-        Where each request begins.
-    input_tokens : int64 [requests]
-        Lengths of the prompts.
-    block_size : int
-        Tokens of a block.
-    distinct : int
-        Above every id.
-    """
-
-    blocks: Ids
-    starts: Ints
-    input_tokens: Ints
-    block_size: int
-    distinct: int
-
-    def __post_init__(self) -> None:
-        """Check that there is something to replay."""
-        if len(self.starts) < 2 or not len(self.blocks):
-            raise BadInput("these requests have no blocks, so no cache can be replayed on them: give a trace with block ids")
-        checked(self.blocks, self.distinct, 0)
+__all__ = ["Case", "ceiling", "replay_requests"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +50,7 @@ class Case:
 
 
 def replay_requests(
-    prompts: Prompts,
+    trace: RequestTrace,
     cases: Sequence[Case],
     *,
     warmup: float = 0.0,
@@ -95,8 +61,8 @@ def replay_requests(
 
     Parameters
     ----------
-    prompts : Prompts
-        The requests.
+    trace : RequestTrace
+        The requests, with chained block ids.
     cases : sequence of Case
         What to replay.
     warmup : float
@@ -115,16 +81,19 @@ def replay_requests(
     Raises
     ------
     BadInput, UnknownName
-        For a case that cannot be replayed, before any is.
+        For a case that cannot be replayed, before any is, or requests without blocks.
     """
     if not 0 <= warmup < 1:
         raise BadInput(f"a warm-up of {warmup} of the requests leaves none to count: give a share from 0 to below 1")
+    if not len(trace.blocks):
+        raise BadInput("these requests have no blocks, so no cache can be replayed on them: give a trace with block ids")
+    checked(trace.blocks, trace.distinct, 0)
     runs = [_runner(case) for case in cases]
-    first = int(warmup * (len(prompts.starts) - 1))
-    above = ceiling(prompts, first)
+    first = int(warmup * (len(trace.starts) - 1))
+    above = ceiling(trace, first)
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        found = pool.map(lambda run: _counted(prompts, run(prompts), first), runs)
+        found = pool.map(lambda run: _counted(trace, run(trace), first), runs)
         for case, counts in zip(cases, found, strict=True):
             rows.append(_row(case, counts, above, first))
             if progress is not None:
@@ -132,7 +101,7 @@ def replay_requests(
     return rows
 
 
-def ceiling(prompts: Prompts, first: int = 0) -> dict[str, int]:
+def ceiling(trace: RequestTrace, first: int = 0) -> dict[str, int]:
     """Return what an infinite cache hits from request number `first` on.
 
     Returns
@@ -140,52 +109,52 @@ def ceiling(prompts: Prompts, first: int = 0) -> dict[str, int]:
     dict of str to int
         ``accesses``, ``hits``, ``tokens``, ``hit_tokens``, ``requests``, ``whole_requests``.
     """
-    seen = np.zeros(len(prompts.blocks), np.bool_)
-    seen[np.unique(prompts.blocks, return_index=True)[1]] = True
-    return _counted(prompts, ~seen, first)
+    seen = np.zeros(len(trace.blocks), np.bool_)
+    seen[np.unique(trace.blocks, return_index=True)[1]] = True
+    return _counted(trace, ~seen, first)
 
 
-def _runner(case: Case) -> Callable[[Prompts], Flags]:
+def _runner(case: Case) -> Callable[[RequestTrace], Flags]:
     """What says which accesses of a case hit."""
     if case.capacity_blocks < 0:
         raise BadInput(f"a cache of {case.capacity_blocks} blocks is impossible: give 0 or more")
     if case.semantics == "prefix":
         if case.policy not in PREFIX_RULES:
             raise BadInput(f"policy {case.policy!r} has no prefix semantics: choose among {', '.join(PREFIX_RULES)}")
-        return lambda prompts: _leading(prompts, case)
+        return lambda trace: _leading(trace, case)
     if case.semantics != "block":
         raise BadInput(f"semantics {case.semantics!r} are unknown: choose block or prefix")
     policy = configure(REQUEST_POLICIES, case.policy)
 
-    def run(prompts: Prompts) -> Flags:
-        hit = np.zeros(len(prompts.blocks), np.bool_)
+    def run(trace: RequestTrace) -> Flags:
+        hit = np.zeros(len(trace.blocks), np.bool_)
         if case.capacity_blocks:
-            policy.replay(prompts.blocks, prompts.distinct, min(case.capacity_blocks, prompts.distinct), hit)
+            policy.replay(trace.blocks, trace.distinct, min(case.capacity_blocks, trace.distinct), hit)
         return hit
 
     return run
 
 
-def _leading(prompts: Prompts, case: Case) -> Flags:
-    runs = PREFIX_RULES[case.policy](prompts.blocks, prompts.starts, prompts.distinct, case.capacity_blocks)
-    place = np.arange(len(prompts.blocks)) - np.repeat(prompts.starts[:-1], np.diff(prompts.starts))
-    flags: Flags = place < np.repeat(runs, np.diff(prompts.starts))
+def _leading(trace: RequestTrace, case: Case) -> Flags:
+    runs = PREFIX_RULES[case.policy](trace.blocks, trace.starts, trace.distinct, case.capacity_blocks)
+    place = np.arange(len(trace.blocks)) - np.repeat(trace.starts[:-1], np.diff(trace.starts))
+    flags: Flags = place < np.repeat(runs, np.diff(trace.starts))
     return flags
 
 
-def _counted(prompts: Prompts, hit: Flags, first: int) -> dict[str, int]:
+def _counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
     """Add up the flags of the requests from `first` on."""
-    starts = prompts.starts
+    starts = trace.starts
     sizes = np.diff(starts)
     missed = np.concatenate([[0], np.cumsum(~hit)])
     # the leading run ends at the first miss: where the count of misses first exceeds that at the request's start
     stop = np.searchsorted(missed, missed[starts[:-1]], side="right") - 1
     runs = np.minimum(stop - starts[:-1], sizes).astype(np.int32)
-    tokens = hit_tokens(runs, starts, prompts.input_tokens, prompts.block_size)
+    tokens = hit_tokens(runs, starts, trace.input_tokens, trace.block_size)
     return {
         "accesses": int(starts[-1] - starts[first]),
         "hits": int(np.count_nonzero(hit[starts[first] :])),
-        "tokens": int(prompts.input_tokens[first:].sum()),
+        "tokens": int(trace.input_tokens[first:].sum()),
         "hit_tokens": int(tokens[first:].sum()),
         "requests": len(sizes) - first,
         "whole_requests": int(np.count_nonzero((runs == sizes)[first:])),
