@@ -32,8 +32,10 @@ import numpy as np
 from kvpager.policies.requests.base import REQUEST_POLICIES
 from kvpager.registry import configure
 from kvpager.traces.formats import load_requests
+from kvpager.traces.formats.oracle_general import write_oracle_general
 from kvpager.traces.interning import intern
 from kvpager.traces.provenance import now, this_machine, versions_of
+from kvpager.traces.requests import RequestTrace
 
 POLICIES = {
     "fifo": libcachesim.FIFO, "lru": libcachesim.LRU, "arc": libcachesim.ARC, "s3-fifo": libcachesim.S3FIFO,
@@ -43,33 +45,25 @@ GOALS = {"zipf": {"arc": 6.0, "belady": 6.0}, "conversation": {"belady": 2.0}}
 GOAL = {"zipf": 10.0, "conversation": 5.0}
 
 
-def zipf(accesses: int) -> Any:
-    """Ids of a million, the n-th as popular as 1/n."""
+def zipf(accesses: int) -> RequestTrace:
+    """Ids of a million, the n-th as popular as 1/n; all of them one request's, since only blocks count here."""
     shares = np.cumsum(1.0 / np.arange(1, 1_000_001))
     drawn = np.searchsorted(shares, np.random.default_rng(42).random(accesses) * shares[-1])
-    return intern(drawn.astype(np.uint64))
+    blocks, _ = intern(drawn.astype(np.uint64))
+    none, starts = np.full(1, -1, np.int64), np.array([0, accesses])
+    return RequestTrace(
+        np.zeros(1), none, none, starts[1:], np.zeros(1, np.int64), np.zeros(1, np.int32), starts, blocks, 1, False
+    )
 
 
-def conversation() -> Any:
+def conversation() -> RequestTrace | None:
     """Mooncake's trace, or None."""
     folder = os.environ.get("KVPAGER_TRACES", str(Path(__file__).resolve().parents[2] / "shared" / "traces"))
     path = Path(folder) / "mooncake_conversation_trace.jsonl.gz"
     if not path.is_file():
         print(f"{path.name} is not in {path.parent}: set KVPAGER_TRACES; only Zipf is measured")
         return None
-    trace = load_requests(path)
-    return trace.blocks, trace.distinct
-
-
-def written(blocks: Any, path: Path) -> None:
-    """Write the accesses as libCacheSim reads them: time, id, size, next access."""
-    records = np.zeros(len(blocks), [("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])
-    order = np.argsort(blocks, kind="stable")
-    again = np.full(len(blocks), -1, np.int64)
-    same = blocks[order[1:]] == blocks[order[:-1]]
-    again[order[:-1][same]] = order[1:][same]
-    records["id"], records["size"], records["next"] = blocks.astype(np.uint64) + 1, 1, again
-    records.tofile(path)
+    return load_requests(path)
 
 
 def theirs(oracle: Any, path: Path, capacity: int) -> tuple[float, float]:
@@ -92,10 +86,11 @@ def ours(policy: str, blocks: Any, distinct: int, capacity: int, hit: Any) -> fl
     return time.process_time() - begun
 
 
-def measured(name: str, blocks: Any, distinct: int, capacity: int, rounds: int, folder: Path) -> dict[str, Any]:
+def measured(name: str, trace: RequestTrace, capacity: int, rounds: int, folder: Path) -> dict[str, Any]:
     """Compare all policies on one trace."""
-    path, hit, rows = folder / f"{name}.bin", np.zeros(len(blocks), np.bool_), {}
-    written(blocks, path)
+    blocks, distinct, rows = trace.blocks, trace.distinct, {}
+    path, hit = folder / f"{name}.oracleGeneral", np.zeros(len(blocks), np.bool_)
+    write_oracle_general(path, trace)
     for policy, oracle in POLICIES.items():
         ours(policy, blocks[:1000], distinct, 10, hit[:1000])  # compiles
         pairs = []
@@ -126,9 +121,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, trace in traces.items():
             if trace is not None:
-                blocks, distinct = trace
-                capacity = 6_553 if name == "conversation" else distinct // 10
-                found[name] = measured(name, blocks, distinct, capacity, 3 if quick else 5, Path(folder))
+                capacity = 6_553 if name == "conversation" else trace.distinct // 10
+                found[name] = measured(name, trace, capacity, 3 if quick else 5, Path(folder))
     ratios = {f"{name}/{policy}": row["ratio"] for name, one in found.items() for policy, row in one["policies"].items()}
     document = {
         "question": "accesses a CPU-second that each policy replays, against libCacheSim",
