@@ -17,7 +17,7 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long test-engines check format tables bench bench-quick clean
+.PHONY: help demo test test-browser test-long test-gpu test-engines check format tables bench bench-quick clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -42,7 +42,7 @@ $(BIN)/.developed: $(BIN)/.installed
 demo: $(BIN)/.installed ## the main job, end to end, on a real model and a real text
 	$(BIN)/kvpager demo --out $(OUT)
 
-test: $(BIN)/.developed ## the tests, but for those marked long, browser or engines
+test: $(BIN)/.developed ## the tests, but for those marked long, browser, engines or gpu
 	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 test-browser: $(BIN)/.developed ## the tests that open the report in Chromium
@@ -50,6 +50,9 @@ test-browser: $(BIN)/.developed ## the tests that open the report in Chromium
 
 test-long: $(BIN)/.developed ## the tests that take minutes
 	$(BIN)/python -m pytest -m long
+
+test-gpu: $(BIN)/.developed ## the tests that need a CUDA GPU, and a PyTorch built for it
+	$(BIN)/python -m pytest -m gpu
 
 test-engines: ## the tests against serving engines, in a venv of their own
 	@test -x $(VENV)-engines/bin/python || $(PYTHON) -m venv $(VENV)-engines

@@ -107,7 +107,7 @@ class Live:
     def _fill(self) -> None:
         """Admit all blocks as a prefill does, without its attention."""
         store, numbers, batch = self.store, self.numbers, self.batch
-        table, layout, blocks = store.table, store.layout, numbers.context // BLOCK
+        table, blocks = store.table, numbers.context // BLOCK
         row = Row(table.new_sequence())
         table.seal(table.open_many(row.sequence, blocks))
         row.refresh(table)
@@ -116,8 +116,8 @@ class Live:
 
         def write(units: Ids) -> None:
             block, head = torch.from_numpy(units).long() // KV_HEADS, torch.from_numpy(table.kv_head[units]).long()
-            store.keys[store.memory.key_slots(units)] = layout.bits(key[head, block].mT)
-            store.values[store.memory.slots(units)] = layout.bits(value[head, block])
+            store.keys[store.key_index(units)] = key[head, block].mT.to(store.keys.dtype)
+            store.values[store.index(units)] = value[head, block].to(store.values.dtype)
 
         tick = Tick(store.next_step(), 0)
         store.driver.begin(tick)

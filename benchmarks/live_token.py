@@ -85,8 +85,8 @@ def fill(cache: TieredCache, dynamic: DynamicCache, tokens: int) -> None:
         def write(units: Ids, key: torch.Tensor = key, value: torch.Tensor = value) -> None:
             block = torch.from_numpy(np.searchsorted(row.bases, units, side="right") - 1)
             head = torch.from_numpy(table.kv_head[units]).long()
-            store.keys[store.memory.key_slots(units)] = layout.bits(key[head, block].mT)
-            store.values[store.memory.slots(units)] = layout.bits(value[head, block])
+            store.keys[store.key_index(units)] = key[head, block].mT.to(store.keys.dtype)
+            store.values[store.index(units)] = value[head, block].to(store.values.dtype)
 
         tick = Tick(step, layer)
         store.driver.begin(tick)

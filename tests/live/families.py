@@ -112,14 +112,16 @@ class Live:
 
 @contextmanager
 def live(
-    model, folder, *, context, rows=1, hbm="12%", dram=0, selective=False, disk_bytes=64 << 20, block_size=BLOCK,
-    lockstep=True, driver=WatchedDriver, **settings,
+    model, folder, *, context, rows=1, hbm="12%", dram=0, selective=False, split=False, disk_bytes=64 << 20,
+    block_size=BLOCK, lockstep=True, driver=WatchedDriver, **settings,
 ):  # fmt: skip
     """Open a store and a cache for `model` in `folder`."""
-    budget = live_budget(layout_of(model, block_size), context_tokens=context, hbm=hbm, dram=dram, rows=rows)
+    layout = layout_of(model, block_size)._replace(split=split)
+    budget = live_budget(layout, context_tokens=context, hbm=hbm, dram=dram, rows=rows)
     settings = {"policy": "lru", "fingerprint": "tiny", "disk_bytes": disk_bytes} | settings
     with TieredStore(
-        budget, folder, layer_numbers=full_layers(model), make_driver=driver, lockstep=lockstep, **settings
+        budget, folder, layer_numbers=full_layers(model), make_driver=driver, lockstep=lockstep, device=str(model.device),
+        **settings,
     ) as store:  # fmt: skip
         opened = Live(model, store, budget, selective)
         opened.new_cache()
@@ -187,7 +189,7 @@ def ids_of(rows, tokens, seed=0):
 def generate(model, cache, ids, mask=None, seed=1, **options):
     """Generate with logits; the attention implementation must be set."""
     torch.manual_seed(seed)
-    mask = torch.ones_like(ids) if mask is None else mask
+    ids, mask = (given.to(model.device) for given in (ids, torch.ones_like(ids) if mask is None else mask))
     settings = {"do_sample": False, "return_dict_in_generate": True, "output_logits": True} | options
     return model.generate(ids, attention_mask=mask, cache=cache, **settings)
 

@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from kvpager.errors import ModelError
+from kvpager.errors import BadInput, ModelError
 from kvpager.live.transformers import load_model
 from kvpager.live.transformers import loading as live
 
@@ -38,6 +38,15 @@ def test_weights_hash_tells_weights_apart_and_nothing_else(folder, make_tiny):
     assert load_model(str(folder)).weights_sha256 == first
     make_tiny("llama", seed=1).save_pretrained(folder)
     assert load_model(str(folder)).weights_sha256 != first
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [("npu-3", "is unknown"), ("mps", "is unknown"), ("cuda:63", r"is not there.*sees \d+ CUDA GPUs; choose cpu")],
+)
+def test_a_device_that_is_not_there_is_refused_before_anything_is_read(device, why):
+    with pytest.raises(BadInput, match=why):
+        load_model("no such model", device=device)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

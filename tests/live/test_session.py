@@ -450,7 +450,7 @@ def test_a_disk_that_loses_everything_ends_in_one_error(tmp_path, monkeypatch):
         done = store.disk._done
 
         def lose(ticket, ok):
-            move, _ = store.disk._moves[ticket]
+            move = store.disk._moves[ticket][0]
             return done(ticket, ok & (move.src != NVME))
 
         monkeypatch.setattr(store.disk, "_done", lose)
@@ -756,7 +756,7 @@ def test_the_open_block_is_parked_without_what_its_slots_held_before(tmp_path):
         session = new(store, id="s")
         session.run(0, PROMPT[:1])
         session.park()
-        content = store.shelf.read("s").arrays["open"].numpy()
+        content = store.shelf.read("s").arrays["open"]
         assert not store.layout.keys(content)[..., 1:].any()
         assert not store.layout.values(content)[:, 1:].any()
         assert store.layout.keys(content)[..., :1].any()

@@ -26,7 +26,7 @@ class Setup:
         self.store = SlabStore(path, **{**shape, "capacity_bytes": 256 << 10, "files": files, **settings})
         self.arena = Arena(3 * len(self.units), length)
         self.arena.memory[: len(self.units)] = np.random.default_rng(0).integers(0, 256, (len(self.units), length), np.uint8)
-        self.tier = SlabTier(self.table, self.store, self.arena.memory)
+        self.tier = SlabTier(self.table, self.store, self.arena)
         self.moves, self.files = 0, files
 
     def move(self, units, src, dst, why, slots):
@@ -131,7 +131,7 @@ def test_a_move_between_other_tiers_is_refused(setup):
 def test_a_store_of_another_shape_is_refused(setup):
     one = setup()
     with pytest.raises(InvariantError, match="cannot hold"):
-        SlabTier(UnitTable(LAYERS + 1, HEADS, 4, UNIT_BYTES), one.store, one.arena.memory)
+        SlabTier(UnitTable(LAYERS + 1, HEADS, 4, UNIT_BYTES), one.store, one.arena)
 
 
 def test_submit_never_waits_and_a_full_queue_is_busy(setup):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, app, command_line, load, print_json, screen, split_names, stage, with_share
+from kvpager.cli.root import Device, Json, app, command_line, load, print_json, screen, split_names, stage, with_share
 from kvpager.errors import BadInput
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ ROOM_TOKENS = 512
 @app.command(epilog="Example: kvpager evaluate --read 10% --selector outlier_mean --selector key_bound --tasks needle,perplexity")
 def evaluate(
     model: Annotated[str, typer.Option(help="smollm2, a model directory, or a hub id.")] = "smollm2",
+    device: Device = "cpu",
     mode: Annotated[str, typer.Option(help="selective: steps read what a selector chooses. exact: everything.")] = "selective",
     read: Annotated[str, typer.Option(help="Read fraction of a selective step.")] = "10%",
     selector: Annotated[
@@ -64,7 +65,7 @@ def evaluate(
     from kvpager.evaluate.dense import DenseRunner, ModelLanguage
     from kvpager.evaluate.outcome import Kept
 
-    loaded = load(model)
+    loaded = load(model, device)
     versions = versions_of(["numpy", "torch", "transformers"])
     kept = None if keep is None else Kept(keep, f"{loaded.weights_sha256} {versions} measured every {measure_every}")
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, Seed, app, command_line, load, print_json, stage, with_share
+from kvpager.cli.root import Device, Json, Seed, app, command_line, load, print_json, stage, with_share
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_bytes, parse_tokens
 
@@ -35,6 +35,7 @@ def generate(
         Path | None, typer.Option(help="The prompt, UTF-8; needed unless a session is resumed.", show_default=False)
     ] = None,
     model: Annotated[str, typer.Option(help="smollm2, a model directory, or a hub id.")] = "smollm2",
+    device: Device = "cpu",
     mode: Annotated[
         str, typer.Option(help="exact: every block is attended to. selective: a step reads what the selector chooses.")
     ] = "exact",
@@ -74,7 +75,7 @@ def generate(
     chosen = None if mode == "exact" else selector if read is None else with_share(selector, read)
     from kvpager.live.opening import open_store, plan_budget
 
-    loaded = load(model)
+    loaded = load(model, device)
     prompt = [] if text is None else loaded.tokenize(text)
     needed = _needed(loaded, 0 if resume is None else _parked_tokens(store, resume), len(prompt), max_new_tokens, context)
     budget = plan_budget(loaded.geometry, context_tokens=needed, hbm=hbm, dram=dram, selector=chosen, keys=keys)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvpager.live.transformers import LoadedModel
 
 __all__ = [
+    "Device",
     "Jobs",
     "Json",
     "Seed",
@@ -49,6 +50,7 @@ app = typer.Typer(
 _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Device = Annotated[str, typer.Option(help="Where the model and tiers 0 and 1 are: cpu, cuda, cuda:1.")]
 Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Processes; 0 = one a core.")]
 
@@ -125,12 +127,12 @@ def stage(name: str) -> Iterator[Bar]:
         yield bar
 
 
-def load(model: str) -> LoadedModel:
+def load(model: str, device: str = "cpu") -> LoadedModel:
     """Load a model, with a bar."""
     from kvpager.live.transformers import load_model
 
     with stage("load model") as bar:
-        return load_model(model, progress=lambda what, done, total: bar(done, total, what))
+        return load_model(model, device=device, progress=lambda what, done, total: bar(done, total, what))
 
 
 def screen() -> Console:

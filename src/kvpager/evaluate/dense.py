@@ -68,10 +68,10 @@ class DenseRunner:
         return twin
 
     def turn(self, tokens: Sequence[int]) -> NDArray[np.float32]:  # noqa: D102 - of the protocol
-        return np.asarray(self._forward(tokens).float().numpy(), np.float32)
+        return np.asarray(self._forward(tokens).float().cpu().numpy(), np.float32)
 
     def feed(self, tokens: Sequence[int]) -> NDArray[np.float32]:  # noqa: D102 - of the protocol
-        rows = [np.asarray(self._forward([token]).float().numpy(), np.float32) for token in tokens]
+        rows = [np.asarray(self._forward([token]).float().cpu().numpy(), np.float32) for token in tokens]
         return np.stack(rows) if rows else np.zeros((0, int(self._network.config.get_text_config().vocab_size)), np.float32)
 
     def generate(self, count: int) -> list[int]:  # noqa: D102 - of the protocol
@@ -92,6 +92,6 @@ class DenseRunner:
     @torch.inference_mode()
     def _forward(self, tokens: Sequence[int]) -> torch.Tensor:
         """Append `tokens`; return the logits after the last, [vocabulary]."""
-        ids = torch.tensor([list(tokens)])
+        ids = torch.tensor([list(tokens)], device=self._network.device)
         self._last = self._network(input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=1).logits[0, -1]
         return self._last

@@ -88,9 +88,9 @@ def wide_attend(
     return torch.cat(outputs, 1)
 
 
-def causal_mask(queries: int, first: int, tokens: int) -> Tensor:
+def causal_mask(queries: int, first: int, tokens: int, device: torch.device | None = None) -> Tensor:
     """Return the causal mask, bool [queries, tokens], of queries that stand at token `first` and after."""
-    return torch.arange(tokens) <= torch.arange(first, first + queries)[:, None]
+    return torch.arange(tokens, device=device) <= torch.arange(first, first + queries, device=device)[:, None]
 
 
 def block_mass(probability: Tensor, block_size: int) -> Tensor:

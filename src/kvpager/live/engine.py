@@ -144,13 +144,12 @@ class Batch:
         ]
         if opened:
             store.driver.append(tick, np.concatenate(opened))
-        keys, values = key.float(), value.float()
-        self._write(layer, store.layout.bits(keys), store.layout.bits(values))
+        self._write(layer, key, value)
         scaled = query.float() * scaling
         if max(new) > FEW_TOKENS:
-            output = self._prefill(tick, scaled, keys, values, softcap)
+            output = self._prefill(tick, scaled, key.float(), value.float(), softcap)
         else:
-            output = torch.from_numpy(self._step(tick, scaled.numpy(), softcap))
+            output = torch.from_numpy(self._step(tick, scaled.cpu().numpy(), softcap)).to(query.device)
         store.driver.prefetch(tick)
         return output
 
@@ -258,7 +257,7 @@ class Batch:
     def _prefill(self, tick: Tick, query: Tensor, key: Tensor, value: Tensor, softcap: float) -> Tensor:
         """Attend with many queries: the past streamed from its tiers, the call's own tokens as they are."""
         store, call = self.store, self._current()
-        output = torch.zeros(*query.shape[:3], store.layout.v_dim)
+        output = torch.zeros(*query.shape[:3], store.layout.v_dim, device=query.device)
         units: list[Ids] = []
         masses: list[NDArray[np.float32]] = []
         for number, (row, count) in enumerate(zip(self.rows, call.new, strict=True)):
@@ -270,7 +269,7 @@ class Batch:
             many.own(*self._own(tick.layer, row, key[number, :, -count:], value[number, :, -count:]))
             output[number, :, -count:] = many.output()
             units.append(row.units(store.table, tick.layer))
-            masses.append(many.mass().numpy().T.ravel())
+            masses.append(many.mass().cpu().numpy().T.ravel())
         seen = store.saw(_mean_mass(tick, units, masses))
         fresh = [row.units(store.table, tick.layer, part) for row, part in zip(self.rows, call.admitted, strict=True)]
         store.driver.admit(tick, np.concatenate(fresh), self._writer(tick.layer, key, value), seen)
@@ -282,13 +281,13 @@ class Batch:
         for first in range(0, row.sealed, GROUP_BLOCKS):
             part = slice(first, min(first + GROUP_BLOCKS, row.sealed))
             bases, blocks = row.bases[part], part.stop - part.start
-            keys = torch.empty(layout.kv_heads, layout.k_dim, blocks, layout.block_size)
-            values = torch.empty(layout.kv_heads, blocks, layout.block_size, layout.v_dim)
+            keys = torch.empty(layout.kv_heads, layout.k_dim, blocks, layout.block_size, device=store.keys.device)
+            values = torch.empty(layout.kv_heads, blocks, layout.block_size, layout.v_dim, device=store.keys.device)
 
             def gather(units: Ids, bases: Ids = bases, keys: Tensor = keys, values: Tensor = values) -> None:
                 block, head = places(store.table, bases, units)
-                keys[head, :, block] = layout.floats(store.keys[store.memory.key_slots(units)])
-                values[head, block] = layout.floats(store.values[store.memory.slots(units)])
+                keys[head, :, block] = store.keys[store.key_index(units)].float()
+                values[head, block] = store.values[store.index(units)].float()
 
             grant = store.driver.stream(tick, row.units(store.table, tick.layer, part), gather)
             store.counts.streamed(grant)
@@ -300,9 +299,9 @@ class Batch:
         before = row.tokens - row.sealed * store.table.block_size
         keys, values = key.mT, value
         if before:
-            units, memory = row.units(store.table, layer, slice(row.sealed, row.sealed + 1)), store.memory
-            keys = torch.cat([store.layout.floats(store.keys[memory.key_slots(units)][..., :before]), keys], -1)
-            values = torch.cat([store.layout.floats(store.values[memory.slots(units)][:, :before]), values], 1)
+            units = row.units(store.table, layer, slice(row.sealed, row.sealed + 1))
+            keys = torch.cat([store.keys[store.key_index(units)][..., :before].float(), keys], -1)
+            values = torch.cat([store.values[store.index(units)][:, :before].float(), values], 1)
         return keys.contiguous(), values.contiguous()
 
     def _writer(self, layer: int, key: Tensor, value: Tensor) -> Any:
@@ -319,21 +318,20 @@ class Batch:
                 values.append(value[number, :, span].reshape(value.shape[1], blocks, size, -1).transpose(0, 1))
         if not bases:
             return None
-        base, all_keys = np.concatenate(bases), torch.cat(keys)
-        bits = store.layout.bits(all_keys), store.layout.bits(torch.cat(values))
+        base, all_keys, all_values = np.concatenate(bases), torch.cat(keys), torch.cat(values)
         if store.summary is not None:
-            store.summary.put(layer, base // store.table.units_per_block, all_keys.mT.contiguous().numpy())
+            store.summary.put(layer, base // store.table.units_per_block, all_keys.mT.contiguous().cpu().numpy())
 
         def write(units: Ids) -> None:
             block, head = places(store.table, base, units)
-            store.keys[store.memory.key_slots(units)] = bits[0][block, head]
-            store.values[store.memory.slots(units)] = bits[1][block, head]
+            store.keys[store.key_index(units)] = all_keys[block, head].to(store.keys.dtype)
+            store.values[store.index(units)] = all_values[block, head].to(store.values.dtype)
 
         return write
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────
 
-    def _write(self, layer: int, keys: NDArray[Any], values: NDArray[Any]) -> None:
+    def _write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Write the rows' new tokens to their open blocks; those of admitted blocks are written as they are admitted.
 
         `keys` and `values` are ``[rows, kv_heads, tokens, dim]``, of which each row's last are real.
@@ -348,8 +346,8 @@ class Batch:
                 units = row.units(store.table, layer, slice(block, block + 1))
                 inside = slice(begin - block * size, end - block * size)
                 source = slice(padding + begin - first, padding + end - first)
-                store.keys[store.memory.key_slots(units), :, inside] = keys[number, :, source].transpose(0, 2, 1)
-                store.values[store.memory.slots(units), inside] = values[number, :, source]
+                store.keys[store.key_index(units), :, inside] = keys[number, :, source].mT.to(store.keys.dtype)
+                store.values[store.index(units), inside] = values[number, :, source].to(store.values.dtype)
 
     def _current(self) -> _Call:
         if self._call is None:

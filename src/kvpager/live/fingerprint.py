@@ -64,7 +64,7 @@ def weights_sha256(model: Any) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
-        digest.update(weight.detach().contiguous().view(-1).view(torch.uint8).numpy().data)
+        digest.update(weight.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
     return digest.hexdigest()
 
 

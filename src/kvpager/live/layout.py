@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kvpager.core import KVGeometry
@@ -14,8 +12,8 @@ from kvpager.errors import ModelError
 
 __all__ = ["ELEMENTS", "Layout"]
 
-ELEMENTS: dict[str, np.dtype[Any]] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(np.uint16)}
-"""Element types, and how numpy sees them: bfloat16 by its bits."""
+ELEMENTS: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+"""Element types that can be stored."""
 
 
 class Layout(NamedTuple):
@@ -89,25 +87,12 @@ class Layout(NamedTuple):
         """Payload of one block of all tiered layers."""
         return self.unit_bytes * self.layers * self.kv_heads
 
-    def keys(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+    def keys(self, memory: Tensor) -> Tensor:
         """View of an arena's keys, ``[slots, k_dim, block_size]``."""
-        whole: NDArray[Any] = memory.view(ELEMENTS[self.element])
-        return whole[:, : self.k_dim * self.block_size].reshape(len(memory), self.k_dim, self.block_size)  # split: all of it
+        whole = memory.view(ELEMENTS[self.element])
+        return whole[:, : self.k_dim * self.block_size].view(len(memory), self.k_dim, self.block_size)  # split: all of it
 
-    def values(self, memory: NDArray[np.uint8]) -> NDArray[Any]:
+    def values(self, memory: Tensor) -> Tensor:
         """View of an arena's values, ``[slots, block_size, v_dim]``."""
-        whole: NDArray[Any] = memory.view(ELEMENTS[self.element])
         first = 0 if self.split else self.k_dim * self.block_size
-        return whole[:, first:].reshape(len(memory), self.block_size, self.v_dim)
-
-    def bits(self, numbers: Tensor) -> NDArray[Any]:
-        """Return `numbers` as they are stored."""
-        if self.element == "float32":
-            return np.asarray(numbers.float().numpy())
-        return np.asarray(numbers.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16))
-
-    def floats(self, bits: NDArray[Any]) -> Tensor:
-        """Return what is stored in float32: exact for both element types."""
-        if self.element == "float32":
-            return torch.from_numpy(bits)
-        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).float()
+        return memory.view(ELEMENTS[self.element])[:, first:].view(len(memory), self.block_size, self.v_dim)

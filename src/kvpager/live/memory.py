@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,17 +60,17 @@ class HBMMemory:
     def forget(self, units: Ids) -> None:
         """`units` exist no more: give back whatever outlives their stay in HBM."""
 
-    def source(self, units: Ids) -> tuple[NDArray[np.uint8], Ids, Ids | None]:
+    def source(self, units: Ids) -> tuple[Any, Ids, Ids | None]:
         """Return the memory in which `units` stand, their slots, and those of their keys; None if K and V are together."""
         return self.arena.memory, self.slots(units), None
 
     def content(self, units: Ids) -> NDArray[np.uint8]:
         """Return a copy of the bytes of `units`, K and V together, [units, bytes]."""
-        return self.arena.memory[self.slots(units)]
+        return self.arena.read(self.slots(units))
 
     def fill(self, units: Ids, content: NDArray[np.uint8]) -> None:
         """Write what `content` returned into the slots of `units`."""
-        self.arena.memory[self.slots(units)] = content
+        self.arena.write(self.slots(units), content)
 
     def _grown(self, slot_of: Ids) -> Ids:
         missing = self.table.size - len(slot_of)
@@ -126,16 +128,16 @@ class SplitMemory(HBMMemory):
             self.arena.give(self._key_of[known])
             self._key_of[known] = _NOWHERE
 
-    def source(self, units: Ids) -> tuple[NDArray[np.uint8], Ids, Ids | None]:
+    def source(self, units: Ids) -> tuple[Any, Ids, Ids | None]:
         """Return the memory in which `units` stand, their slots, and those of their keys."""
         return self.arena.memory, self.slots(units), self.key_slots(units)
 
     def content(self, units: Ids) -> NDArray[np.uint8]:
         """Return a copy of the bytes of `units`, K and V together, [units, bytes]."""
-        return np.concatenate([self.arena.memory[self._key_of[units]], self.arena.memory[self.slots(units)]], 1)
+        return np.concatenate([self.arena.read(self._key_of[units]), self.arena.read(self.slots(units))], 1)
 
     def fill(self, units: Ids, content: NDArray[np.uint8]) -> None:
         """Write what `content` returned into the slots of `units` and of their keys."""
         half = content.shape[1] // 2
-        self.arena.memory[self._key_of[units]] = content[:, :half]
-        self.arena.memory[self.slots(units)] = content[:, half:]
+        self.arena.write(self._key_of[units], content[:, :half])
+        self.arena.write(self.slots(units), content[:, half:])

@@ -146,7 +146,8 @@ def open_store(
             options = {"make_table": partial(LoggedTable, sink=sink), "make_driver": partial(LoggedDriver, sink=sink)}
         store = TieredStore(
             budget, path, fingerprint=fingerprint(loaded, layout), layer_numbers=geometry.full_layers, policy=policy, pool=pool,
-            prefetcher=prefetcher, selector=selector, disk_bytes=disk_bytes, seed=seed, lockstep=lockstep, **options,
+            prefetcher=prefetcher, selector=selector, disk_bytes=disk_bytes, seed=seed, lockstep=lockstep,
+            device=str(loaded.model.device), **options,
         )  # fmt: skip
         stack.enter_context(store)
         yield store

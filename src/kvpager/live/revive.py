@@ -68,10 +68,10 @@ def take(store: TieredStore, row: Row) -> dict[str, Tensor]:
     arrays = {f"previous.{layer}": torch.from_numpy(mask) for layer, mask in row.previous.items()}
     used = row.tokens - row.sealed * table.block_size
     if used:
-        content = store.memory.content(table.whole(row.bases[row.sealed :]))
+        content = torch.from_numpy(store.memory.content(table.whole(row.bases[row.sealed :])))
         layout.whole.keys(content)[..., used:] = 0  # what the slots held before is none of the session's
         layout.whole.values(content)[:, used:] = 0
-        arrays["open"] = torch.from_numpy(content)
+        arrays["open"] = content
     if store.summary is not None and row.sealed:
         known = store.summary.take(row.bases[: row.sealed] // table.units_per_block)
         arrays |= {f"summary.{name}": torch.from_numpy(np.ascontiguousarray(array)) for name, array in known.items()}
@@ -147,7 +147,7 @@ def _read_keys(store: TieredStore, tick: Tick, bases: Ids) -> None:
     keys = np.empty((len(bases), layout.kv_heads, layout.block_size, layout.k_dim), np.float32)
 
     def gather(units: Ids) -> None:
-        keys[places(store.table, bases, units)] = layout.floats(store.keys[store.memory.key_slots(units)]).mT.numpy()
+        keys[places(store.table, bases, units)] = store.keys[store.key_index(units)].float().mT.cpu().numpy()
 
     store.counts.streamed(store.driver.stream(tick, store.table.at_layer(bases, tick.layer), gather))
     if summary is not None:

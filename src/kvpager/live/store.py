@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from kvpager.core import DRAM, HBM, NVME, TIER_NAMES, Ids, Seen, Tick, UnitTable
 from kvpager.driver import Driver
@@ -81,6 +83,8 @@ class TieredStore:
         Of the ties.
     lockstep : bool
         Wait at each tick for everything submitted before, so that a run can be repeated exactly.
+    device : str
+        Where the model is, and with it tiers 0 and 1: ``"cpu"``, or a GPU, e.g. ``"cuda:0"``.
     make_table, make_driver : callable
         Stand-ins for `UnitTable` and `Driver`: those that log.
 
@@ -106,6 +110,7 @@ class TieredStore:
         disk_bytes: int | None = None,
         seed: int = 0,
         lockstep: bool = False,
+        device: str = "cpu",
         make_table: Callable[..., UnitTable] = UnitTable,
         make_driver: Callable[..., Driver] = Driver,
     ) -> None:
@@ -129,18 +134,19 @@ class TieredStore:
             capacity_bytes=disk, slab_bytes=min(64 << 20, max(disk // 4 // 4096 * 4096, record)),
         )  # fmt: skip
         try:
-            arena = Arena(budget.hbm_units + budget.staging_units + budget.key_units, layout.unit_bytes)
+            arena = _arena(budget.hbm_units + budget.staging_units + budget.key_units, layout.unit_bytes, device)
             self.memory = SplitMemory(self.table, arena) if layout.split else HBMMemory(self.table, arena)
-            self.keys, self.values = layout.keys(arena.memory), layout.values(arena.memory)
+            memory = torch.as_tensor(arena.memory)
+            self.keys, self.values = layout.keys(memory), layout.values(memory)
             prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
             held = budget.pager(disk, prefetching=prefetch is not None)
             self.pager = Pager(self.table, held, ranks, prefetch, pool=pool, seed=seed, lanes=LANES)
-            self.disk = SlabTier(self.table, self.slabs, arena.memory, self.memory.key_slots if layout.split else None)
-            self.dram = DramTier(self.table, arena.memory, budget.dram_units)
+            self.disk = SlabTier(self.table, self.slabs, arena, self.memory.key_slots if layout.split else None)
+            self.dram = DramTier(self.table, arena, budget.dram_units)
             self.driver = make_driver(self.pager, {DRAM: self.dram, NVME: self.disk}, memory=self.memory, lockstep=lockstep)
             self.kernel: Kernel = kernel_for(
                 kv_heads=layout.kv_heads, group=layout.group, k_dim=layout.k_dim, v_dim=layout.v_dim,
-                block_size=layout.block_size, element=layout.element,
+                block_size=layout.block_size, element=layout.element, device=arena.device,
             )  # fmt: skip
         except BaseException:
             self.slabs.close()
@@ -158,6 +164,20 @@ class TieredStore:
         """Make everything durable and give memory and directory back."""
         self.slabs.close()
         self.memory.arena.close()
+        self.dram.close()
+
+    @property
+    def device(self) -> str:
+        """Where tiers 0 and 1 are."""
+        return self.memory.arena.device
+
+    def index(self, units: Ids) -> Tensor:
+        """Return the slots of `units` as an index into `values`."""
+        return torch.from_numpy(self.memory.slots(units)).to(self.values.device)
+
+    def key_index(self, units: Ids) -> Tensor:
+        """Return the slots of the keys of `units` as an index into `keys`."""
+        return torch.from_numpy(self.memory.key_slots(units)).to(self.keys.device)
 
     def fill(self) -> dict[str, float]:
         """Return how full each configured tier is, as a share, by name."""
@@ -167,7 +187,7 @@ class TieredStore:
         return shares | {TIER_NAMES[NVME]: self.slabs.used_bytes / self.disk.capacity_bytes}
 
     def document(self) -> dict[str, Any]:
-        """Return what was configured and counted, ready for JSON: tiers 0 to 2 of a CPU are one memory, hence emulated."""
+        """Return what was configured and counted, ready for JSON. Tiers 0 to 2 of a CPU are one memory: emulated."""
         budget, counts = self.budget, self.counts
         per_tier = counts.per_tier()
         for number, numbers in tier_counters({DRAM: self.dram, NVME: self.disk}, self.layout.unit_bytes).items():
@@ -190,7 +210,7 @@ class TieredStore:
             "recomputed_tokens": counts.recomputed_tokens,
             "checksum_failures": self.slabs.stats.checksum_failures,
             "idle_tiers": [name for name, tier in per_tier.items() if self._idle(name, tier)],
-            "evidence": "emulated",
+            "evidence": "emulated" if self.device == "cpu" else "measured",
         }
 
     def _idle(self, name: str, tier: dict[str, Any]) -> bool:
@@ -217,8 +237,8 @@ class TieredStore:
             return
         shape = (len(bases), self.layout.kv_heads, self.layout.block_size, self.layout.k_dim)
         for layer in range(self.layout.layers):
-            keys = self.layout.floats(self.keys[self.memory.key_slots(self.table.at_layer(bases, layer))])
-            self.summary.put(layer, bases // self.table.units_per_block, keys.mT.reshape(shape).numpy())
+            keys = self.keys[self.key_index(self.table.at_layer(bases, layer))].float()
+            self.summary.put(layer, bases // self.table.units_per_block, keys.mT.reshape(shape).cpu().numpy())
 
     def load_keys(self, units: Ids) -> None:
         """Read the keys of adopted `units` to where keys stay, if they stay; units whose keys are damaged are lost."""
@@ -296,6 +316,15 @@ class TieredStore:
             score = self.scores.scores[units].astype(np.float32)
         resident = np.zeros(previous.shape, np.bool_) if selector.residency_free else self.pager.resident(units)
         return View(tick, bound, None, resident, previous, None, score, self.layout.block_size)
+
+
+def _arena(slots: int, slot_bytes: int, device: str) -> Arena:
+    """Memory of tiers 0 and 1 where the model is."""
+    if device == "cpu":
+        return Arena(slots, slot_bytes)
+    from kvpager.tiers.device import DeviceArena
+
+    return DeviceArena(slots, slot_bytes, device)
 
 
 def _check(policy: str, ranks: Policy, text: str | None, selector: Selector | None, layout: Layout) -> None:

@@ -41,8 +41,9 @@ class ManyQueries:
         self._queries, dim = query.shape[1:]
         self._query = query.view(kv_heads, -1, self._queries, dim)
         shape = self._query.shape[:3]
-        self._top = torch.full(shape, -torch.inf)
-        self._sum, self._acc = torch.zeros(shape), torch.zeros(*shape, v_dim)
+        self._top = torch.full(shape, -torch.inf, device=query.device)
+        self._sum = torch.zeros(shape, device=query.device)
+        self._acc = torch.zeros(*shape, v_dim, device=query.device)
         self._block_size, self._softcap = block_size, softcap
         self._seen: list[Tensor] = []
 
@@ -79,7 +80,7 @@ class ManyQueries:
             self._after(key, value, before)
         watched = min(WATCHED, self._queries)
         logits = self._logits(self._query[:, :, -watched:], key)
-        self._watch(logits.masked_fill(~causal_mask(watched, tokens - watched, tokens), -torch.inf))
+        self._watch(logits.masked_fill(~causal_mask(watched, tokens - watched, tokens, key.device), -torch.inf))
 
     def _alone(self, key: Tensor, value: Tensor) -> None:
         """Attend where nothing lies before the queries: what SDPA is made for."""
@@ -96,7 +97,8 @@ class ManyQueries:
                 span = slice(first, min(first + _SPAN, before + part.stop))
                 logits = self._logits(self._query[:, :, part], key[..., span])
                 if span.stop > before + part.start + 1:
-                    seen = causal_mask(part.stop - part.start, before + part.start - span.start, span.stop - span.start)
+                    first_seen = before + part.start - span.start
+                    seen = causal_mask(part.stop - part.start, first_seen, span.stop - span.start, key.device)
                     logits = logits.masked_fill(~seen, -torch.inf)
                 self._add(logits, value[:, span], part)
 

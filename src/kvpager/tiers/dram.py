@@ -14,7 +14,9 @@ __all__ = ["DramTier"]
 
 @TIERS.register("dram")
 class DramTier(ImmediateTier):
-    """Copies units between HBM's arena and its own, at once: a copy in memory is over before it could be waited for.
+    """Copies units between HBM's arena and its own, at once.
+
+    On a host a copy is over before it could be waited for; on a GPU, what needs it waits for it there.
 
     Source: the tier contract of the design.
 
@@ -22,18 +24,22 @@ class DramTier(ImmediateTier):
     ----------
     table : UnitTable
         Units.
-    memory : uint8 [slots, unit_bytes]
-        HBM's arena.
+    hbm : Arena
+        HBM's.
     units : int
         How many it holds; 0 = none.
     """
 
     align_bytes = 1
 
-    def __init__(self, table: UnitTable, memory: NDArray[np.uint8], units: int) -> None:
+    def __init__(self, table: UnitTable, hbm: Arena, units: int) -> None:
         super().__init__(DRAM, units * table.unit_bytes, table.unit_bytes)
-        self._table, self._hbm, self._arena = table, memory, Arena(max(units, 1), table.unit_bytes)
+        self._table, self._hbm, self._arena = table, hbm, hbm.neighbour(max(units, 1))
         self._slot_of = np.full(0, -1, np.int32)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._arena.close()
 
     def used_bytes(self) -> int:
         return int(np.count_nonzero(self._slot_of >= 0)) * self.unit_bytes
@@ -53,7 +59,7 @@ class DramTier(ImmediateTier):
         if more > 0:
             self._slot_of = np.concatenate([self._slot_of, np.full(max(more, len(self._slot_of)), -1, np.int32)])
         mine = self._slot_of[units] = self._arena.take(len(units))
-        self._arena.memory[mine] = self._hbm[slots]
+        self._hbm.save(slots, self._arena, mine)
 
     def _read(self, units: Ids, slots: Ids) -> None:
-        self._hbm[slots] = self._arena.memory[self._slot_of[units]]
+        self._hbm.load(slots, self._arena, self._slot_of[units])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kvpager.core import NVME, Done, Ids, Move, UnitTable
 from kvpager.errors import InvariantError
 from kvpager.slab.keys import BlockKeys, whole_records
+from kvpager.tiers.arena import Arena, Passage
 from kvpager.tiers.base import TIERS
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class SlabTier:
         Whose units these are.
     store : SlabStore
         Where they go; its parts are the table's units of one block and layer. May serve several tables.
-    memory : uint8 [slots, unit_bytes]
-        The arena that moves name slots of.
+    arena : Arena
+        That moves name slots of.
     key_slots : callable, optional
         Where the keys of units stay in the arena: units are then values, and a record holds all heads' keys before them.
 
@@ -47,20 +48,18 @@ class SlabTier:
     number = NVME
     align_bytes = 4096
 
-    def __init__(
-        self, table: UnitTable, store: SlabStore, memory: NDArray[np.uint8], key_slots: Callable[[Ids], Ids] | None = None
-    ) -> None:
+    def __init__(self, table: UnitTable, store: SlabStore, arena: Arena, key_slots: Callable[[Ids], Ids] | None = None) -> None:
         shape = (store.shape.layers, store.shape.parts, store.shape.part_bytes)
         wanted = (table.num_layers, table.heads_per_layer * (1 if key_slots is None else 2), table.unit_bytes)
         if shape != wanted:
             raise InvariantError(f"a store of {shape} (layers, parts, bytes of a part) cannot hold a table's units of {wanted}")
-        self.table, self.store, self.memory, self._key_slots = table, store, memory, key_slots
+        self.table, self.store, self.arena, self._key_slots = table, store, arena, key_slots
         self.capacity_bytes = store.capacity_bytes
         self.read_units: dict[str, int] = {}
         self.written_units: dict[str, int] = {}
         self.lost: Ids = np.zeros(0, np.int32)
         self._keys = BlockKeys(table.units_per_block, table.heads_per_layer)
-        self._moves: dict[int, tuple[Move, NDArray[np.intp]]] = {}  # by ticket, with each unit's place in the answer
+        self._moves: dict[int, tuple[Move, NDArray[np.intp], Passage]] = {}  # by ticket, with each unit's place in the answer
 
     def submit(self, move: Move, slots: Ids) -> None:
         """Start to write (`dst` is this tier) or to read (`src` is); `slots` are aligned with the move's units.
@@ -69,7 +68,7 @@ class SlabTier:
         does not concern this tier, writes part of a record, or reads what was never written (law 10).
         """
         if move.dst == self.number:
-            ticket, answer = self._write(move, slots)
+            self._write(move, slots)
             counted = self.written_units
         elif move.src == self.number:
             blocks, layers, heads = self._keys.split(move.units)
@@ -77,15 +76,16 @@ class SlabTier:
             if not keys.all():
                 raise InvariantError(f"move {move.id} reads units that tier {self.number} does not hold (law 10)")
             parts = heads if self._key_slots is None else heads + np.int32(self.table.heads_per_layer)
-            ticket, answer = self.store.read(keys, layers, parts, self.memory, slots), np.arange(len(slots))
+            passage = self.arena.incoming(slots)
+            ticket = self.store.read(keys, layers, parts, *passage[1:])
+            self._moves[ticket] = move, np.arange(len(slots)), passage
             counted = self.read_units
         else:
             raise InvariantError(f"move {move.id} from tier {move.src} to {move.dst} does not concern tier {self.number}")
-        self._moves[ticket] = move, answer
         counted[move.why] = counted.get(move.why, 0) + len(move.units)
 
     def wait(self, moves: Sequence[int], deadline_s: float) -> list[Done]:
-        tickets = [ticket for ticket, (move, _) in self._moves.items() if move.id in moves]
+        tickets = [ticket for ticket, (move, *_) in self._moves.items() if move.id in moves]
         return [self._done(ticket, ok) for ticket, ok in self.store.wait(tickets, deadline_s)]
 
     def poll(self) -> list[Done]:
@@ -121,11 +121,12 @@ class SlabTier:
     def load_keys(self, units: Ids, slots: Ids) -> NDArray[np.bool_]:
         """Read the keys of `units` into `slots`, and wait; return which could be served, bool [units]."""
         blocks, layers, heads = self._keys.split(units)
-        ticket = self.store.read(self.keys_of(blocks), layers, heads, self.memory, slots)
-        ((_, good),) = self.store.wait([ticket], float("inf"))
+        passage = self.arena.incoming(slots)
+        ((_, good),) = self.store.wait([self.store.read(self.keys_of(blocks), layers, heads, *passage[1:])], float("inf"))
+        self.arena.arrived(passage, good)
         return good
 
-    def _write(self, move: Move, slots: Ids) -> tuple[int, NDArray[np.intp]]:
+    def _write(self, move: Move, slots: Ids) -> None:
         heads = self.table.heads_per_layer
         order = np.argsort(move.units)
         records = whole_records(move.units[order], heads)
@@ -135,14 +136,15 @@ class SlabTier:
         parts = slots[order].reshape(-1, heads)
         if self._key_slots is not None:
             parts = np.concatenate([self._key_slots(records), parts], 1)
-        ticket = self.store.write(self._keys.of(blocks), layers, self.memory, parts)
-        answer = np.empty(len(order), np.intp)
-        answer[order] = np.arange(len(order)) // heads
-        return ticket, answer
+        passage = self.arena.outgoing(parts.ravel())
+        ticket = self.store.write(self._keys.of(blocks), layers, passage.memory, passage.places.reshape(parts.shape))
+        self._moves[ticket] = move, np.argsort(order) // heads, passage
 
     def _done(self, ticket: int, ok: NDArray[np.bool_]) -> Done:
-        move, answer = self._moves.pop(ticket)
+        move, answer, passage = self._moves.pop(ticket)
         ok = ok[answer]
-        if move.src == self.number and not ok.all():
-            self.lost = np.concatenate([self.lost, move.units[~ok]])
+        if move.src == self.number:
+            self.arena.arrived(passage, ok)
+            if not ok.all():
+                self.lost = np.concatenate([self.lost, move.units[~ok]])
         return Done(move.id, ok, int(np.count_nonzero(ok)) * self.table.unit_bytes)

@@ -31,7 +31,8 @@ _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class ReferenceKernel(AnyShape):
     """Attention of one query token to blocks in slots.
 
-    Arrays come and go as NumPy arrays, or as tensors on the memory's device where `memory` is a tensor.
+    `memory` is a NumPy array, or a tensor on any device, where everything is computed then. Other arrays come as either;
+    results are tensors on that device if `query` is a tensor, else NumPy arrays.
     """
 
     def partials(
@@ -47,41 +48,42 @@ class ReferenceKernel(AnyShape):
         keys: Any | None = None,
     ) -> None:
         """Attend to single blocks, in any order; see `DecodeKernel.partials`."""
-        units, places = _joined(_tensor(memory), _tensor(slots), _optional(keys))
-        found = self._blocks(_tensor(query), units, places, _tensor(heads), _optional(tokens), softcap)
+        where = _tensor(memory)
+        units, places = _joined(where, slots, keys)
+        found = self._blocks(_on(query, where), units, places, _on(heads, where), _optional(tokens, where), softcap)
         place: Any
         for place, values in zip(out, found, strict=True):
-            place[rows] = values.to(place.device) if isinstance(place, Tensor) else values.numpy()
+            if isinstance(place, Tensor):
+                place[_on(rows, place).long()] = _on(values, place)
+            else:
+                place[rows] = values.cpu().numpy()
 
     def fold(self, partials: Partials, rows: Any, starts: Any) -> tuple[Any, Any]:
         """Fold partials; see `DecodeKernel.fold`."""
         m, total, acc = map(_tensor, partials)
-        order = _tensor(rows)
+        order = _on(rows, m)
 
         def part(items: Tensor) -> _Parts:
             chosen = order[items]
             return m[chosen], total[chosen], acc[chosen]
 
-        return self._given(*self._fold(part, _tensor(starts).to(m.device)), partials.m)
+        return _given(*self._fold(part, _on(starts, m)), partials.m)
 
     def attend(
         self, query: Any, memory: Any, slots: Any, starts: Any, tokens: Any | None = None, softcap: float = 0.0,
         keys: Any | None = None,
     ) -> tuple[Any, Any]:  # fmt: skip
         """Attend to blocks that are all at hand, and fold them; see `DecodeKernel.attend`."""
-        asked, edges = _tensor(query), _tensor(starts)
-        units, places = _joined(_tensor(memory), _tensor(slots), _optional(keys))
-        counts, edges = _optional(tokens), edges.to(units.device)
+        where = _tensor(memory)
+        asked, edges, counts = _on(query, where), _on(starts, where), _optional(tokens, where)
+        units, places = _joined(where, slots, keys)
         heads = torch.repeat_interleave(edges.diff())
 
         def part(items: Tensor) -> _Parts:
             valid = None if counts is None else counts[items]
             return self._blocks(asked, units, places[items], heads[items], valid, softcap)
 
-        return self._given(*self._fold(part, edges), memory)
-
-    def _given(self, output: Tensor, mass: Tensor, like: Any) -> tuple[Any, Any]:
-        return (output, mass) if isinstance(like, Tensor) else (output.numpy(), mass.numpy())
+        return _given(*self._fold(part, edges), query)
 
     def _blocks(
         self, query: Tensor, memory: Tensor, slots: Tensor, heads: Tensor, tokens: Tensor | None, softcap: float
@@ -140,15 +142,25 @@ def _tensor(array: Any) -> Tensor:
     return array if isinstance(array, Tensor) else torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _joined(memory: Tensor, slots: Tensor, keys: Tensor | None) -> tuple[Tensor, Tensor]:
+def _on(array: Any, where: Tensor) -> Tensor:
+    return _tensor(array).to(where.device)
+
+
+def _optional(array: Any | None, where: Tensor) -> Tensor | None:
+    return None if array is None else _on(array, where)
+
+
+def _given(output: Tensor, mass: Tensor, like: Any) -> tuple[Any, Any]:
+    return (output, mass) if isinstance(like, Tensor) else (output.cpu().numpy(), mass.cpu().numpy())
+
+
+def _joined(memory: Tensor, slots: Any, keys: Any | None) -> tuple[Tensor, Tensor]:
     """Memory and slots in which each block stands as K and V together."""
+    places = _on(slots, memory)
     if keys is None:
-        return memory, slots
-    return torch.cat([memory[keys.long()], memory[slots.long()]], 1), torch.arange(len(slots), device=memory.device)
-
-
-def _optional(array: Any | None) -> Tensor | None:
-    return None if array is None else _tensor(array)
+        return memory, places
+    both = torch.cat([memory[_on(keys, memory).long()], memory[places.long()]], 1)
+    return both, torch.arange(len(places), device=memory.device)
 
 
 def _sum(values: Tensor, axis: int) -> Tensor:

