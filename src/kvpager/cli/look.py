@@ -14,7 +14,9 @@ __all__ = ["list_"]
 
 _REGISTRIES = {
     "families": ("kvpager.models.base", "MODELS"),
+    "formats": ("kvpager.traces.formats", "FORMATS"),
     "policies": ("kvpager.policies", "POLICIES"),
+    "request-policies": ("kvpager.policies.requests.base", "REQUEST_POLICIES"),
     "selectors": ("kvpager.selectors", "SELECTORS"),
     "prefetchers": ("kvpager.prefetch", "PREFETCHERS"),
     "summaries": ("kvpager.live.summaries", "SUMMARIES"),

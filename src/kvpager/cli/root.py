@@ -49,6 +49,12 @@ app = typer.Typer(
 
 _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
 
+_EXTRAS = {
+    "altair": "report", "gguf": "record", "jinja2": "report", "joblib": "replay", "numba": "live", "pyarrow": "requests",
+    "safetensors": "record", "torch": "record", "transformers": "record", "vl_convert": "report", "xxhash": "live", "zarr": "trace",
+}  # fmt: skip
+"""The extra that brings a package which not every command needs."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Device = Annotated[str, typer.Option(help="Where the model and tiers 0 and 1 are: cpu, cuda, cuda:1.")]
 Seed = Annotated[int, typer.Option(help="Seed of the hash that breaks ties.")]
@@ -73,6 +79,11 @@ def main() -> None:
         _refuse(str(getattr(error, "strerror", None) or error))
     except KeyboardInterrupt as interrupt:
         _refuse(f"interrupted{': ' if interrupt.args else ''}{interrupt}")
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        _refuse(f"this command needs the package {error.name!r}, which is not installed: pip install 'kvpager[{extra}]'")
     except BrokenPipeError:  # the reader of stdout has gone, and needs no message
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
