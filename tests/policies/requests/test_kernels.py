@@ -48,6 +48,17 @@ def test_each_access_hits_as_in_the_slow_reference(policy, blocks, capacity):
     assert flags(policy, blocks, capacity) == [bool(hit) for hit in REFERENCES[policy](blocks, capacity)]
 
 
+@pytest.mark.parametrize("policy", REFERENCES)
+@settings(max_examples=25)
+@given(capacity=st.integers(2, 16), more=st.integers(1, 6), seed=st.integers(0, 99))
+def test_loops_a_little_larger_than_the_cache_keep_ghosts_coming_back(policy, capacity, more, seed):
+    random = np.random.default_rng(seed)
+    blocks = np.tile(np.arange(capacity + more), 10)
+    strays = random.random(len(blocks)) < 0.1
+    blocks[strays] = random.integers(0, capacity + more, np.count_nonzero(strays))
+    assert flags(policy, blocks, capacity) == [bool(hit) for hit in REFERENCES[policy](blocks.tolist(), capacity)]
+
+
 @settings(max_examples=25)
 @given(blocks=TRACES, capacity=st.integers(1, 24))
 def test_no_policy_has_more_hits_than_belady(blocks, capacity):

@@ -10,7 +10,8 @@ import numpy as np
 
 from kvpager.core import Ids
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
-from kvpager.policies.requests.heaps import push, replace_top, rise
+from kvpager.policies.requests.bitset import add, bitset, discard, largest
+from kvpager.policies.requests.machine import AHEAD, prefetch
 
 __all__ = ["Belady"]
 
@@ -22,6 +23,7 @@ class Belady:
 
     No policy that takes in every missed block has more hits.
     Source: Belady, IBM Systems Journal 5(2), 1966. Ties, which are blocks that are never used again, make no difference.
+    A held block is known by its next use alone: no two have the same.
     """
 
     def replay(self, blocks: Ids, distinct: int, capacity: int, hit: Flags) -> None:
@@ -34,20 +36,23 @@ def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any) -> None:
     again = np.empty(n, np.int32)  # the next use of the block that is accessed
     last = np.full(distinct, n, np.int32)
     for at in range(n - 1, -1, -1):
+        prefetch(last, blocks[max(at - AHEAD, 0)])
         again[at] = last[blocks[at]]
         last[blocks[at]] = at
-    heap = np.empty(min(capacity, distinct), np.int32)  # blocks, the one of farthest next use on top
-    place = np.full(distinct, -1, np.int32)
-    use = last
-    held = 0
+    uses, starts = bitset(n)  # the next uses of held blocks: access `at` hits if it is among them
+    held = spent = 0  # blocks with a next use, and blocks without
     for at in range(n):
-        block = blocks[at]
-        hit[at] = place[block] >= 0
-        use[block] = again[at]
-        if place[block] >= 0:
-            rise(heap, place, use, place[block])
-        elif held < len(heap):
-            push(heap, place, use, block, held)
+        hit[at] = (uses[at >> 6] >> np.uint64(at & 63)) & np.uint64(1)
+        if hit[at]:
+            discard(uses, starts, at)
+            held -= 1
+        elif held + spent == capacity and spent:
+            spent -= 1
+        elif held == capacity:
+            discard(uses, starts, largest(uses, starts))
+            held -= 1
+        if again[at] < n:
+            add(uses, starts, again[at])
             held += 1
         else:
-            replace_top(heap, place, use, block, held)
+            spent += 1

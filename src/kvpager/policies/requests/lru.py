@@ -10,6 +10,7 @@ import numba
 from kvpager.core import Ids
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
 from kvpager.policies.requests.chains import chains, take, to_front
+from kvpager.policies.requests.machine import AHEAD, prefetch
 
 __all__ = ["Lru"]
 
@@ -31,6 +32,11 @@ def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any) -> None:
     ahead, behind = chains(distinct, 1)
     head, held = distinct, 0
     for at in range(len(blocks)):
+        far, near = blocks[min(at + 2 * AHEAD, len(blocks) - 1)], blocks[min(at + AHEAD, len(blocks) - 1)]
+        prefetch(ahead, far)
+        prefetch(behind, far)
+        prefetch(behind, ahead[near])  # its neighbours, or of one that is not held, whatever stands there
+        prefetch(ahead, behind[near])
         block = blocks[at]
         hit[at] = ahead[block] >= 0
         if ahead[block] >= 0:

@@ -11,7 +11,8 @@ import numpy as np
 from kvpager.core import Ids
 from kvpager.errors import BadInput
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags
-from kvpager.policies.requests.chains import chains, move
+from kvpager.policies.requests.machine import AHEAD, prefetch
+from kvpager.policies.requests.queues import dequeue, enqueue, first, length, queue
 
 __all__ = ["S3Fifo"]
 
@@ -47,61 +48,86 @@ class S3Fifo:
         _replay(blocks, distinct, capacity, hit, small, int(capacity * (1 - self.small)), self.threshold)
 
 
+# What is known of a block stands in one byte: nothing, that it is a ghost, or its queue and in the low bits its hits, up to 3.
+_GHOST, _SMALL, _MAIN, _HITS = 1, 4, 8, 3
+
+
 @numba.njit(nogil=True, cache=True)
 def _replay(blocks: Any, distinct: Any, capacity: Any, hit: Any, most_small: Any, ghosts: Any, threshold: Any) -> None:
-    ahead, behind = chains(distinct, 3)
-    place = np.full(distinct, -1, np.int8)  # 0 small, 1 main, 2 ghost
-    count = np.zeros(distinct, np.int8)
-    size = np.zeros(3, np.int64)
+    known = np.zeros(distinct, np.int8)
+    small, main = queue(capacity), queue(capacity)
+    gone = queue(2 * ghosts + 1)  # some of them were asked for again since, and are ghosts no more
+    entry = np.zeros(distinct, np.int32)  # where in `gone` a ghost stands
+    count = np.zeros(1, np.int64)  # of ghosts
     dropped = False
     for at in range(len(blocks)):
+        prefetch(known, blocks[min(at + AHEAD, len(blocks) - 1)])
         block = blocks[at]
-        was = place[block]
-        hit[at] = 0 <= was <= 1
-        if 0 <= was <= 1:
-            count[block] = min(count[block] + 1, 3)
+        was = known[block]
+        hit[at] = was >= _SMALL
+        if was >= _SMALL:
+            known[block] = was + (was & _HITS < _HITS)
             continue
-        if was == 2:
-            move(ahead, behind, place, size, distinct, block, -1)
-        while size[0] + size[1] >= capacity:
+        if was == _GHOST:
+            count[0] -= 1
+            known[block] = 0
+        while length(small) + length(main) >= capacity:
             dropped = True
-            if size[1] > capacity - most_small or size[0] == 0:
-                _drop_main(ahead, behind, place, count, size, distinct)
+            if length(main) > capacity - most_small or length(small) == 0:
+                _drop_main(main, known)
             else:
-                _drop_small(ahead, behind, place, count, size, distinct, threshold, ghosts)
-        now = 1 if was == 2 or (not dropped and size[0] >= most_small) else 0
-        count[block] = 0
-        move(ahead, behind, place, size, distinct, block, now)
-
-
-@numba.njit
-def _drop_main(ahead: Any, behind: Any, place: Any, count: Any, size: Any, distinct: Any) -> None:
-    """Drop the oldest block of the main queue that has no hit left; each that is passed loses one."""
-    while size[1] > 0:
-        oldest = ahead[distinct + 1]
-        if count[oldest] > 0:
-            count[oldest] -= 1
-            move(ahead, behind, place, size, distinct, oldest, 1)
+                _drop_small(small, main, known, threshold, gone, entry, count, ghosts)
+        if was == _GHOST or (not dropped and length(small) >= most_small):
+            known[block] = _MAIN
+            enqueue(main, block)
         else:
-            move(ahead, behind, place, size, distinct, oldest, -1)
+            known[block] = _SMALL
+            enqueue(small, block)
+
+
+@numba.njit(inline="always")
+def _drop_main(main: Any, known: Any) -> None:
+    """Drop the oldest block of the main queue that has no hit left; each that is passed loses one."""
+    while length(main) > 0:
+        oldest = dequeue(main)
+        if known[oldest] & _HITS == 0:
+            known[oldest] = 0
             return
+        known[oldest] -= 1
+        enqueue(main, oldest)
 
 
-@numba.njit
+@numba.njit(inline="always")
 def _drop_small(
-    ahead: Any, behind: Any, place: Any, count: Any, size: Any, distinct: Any, threshold: Any, ghosts: Any
+    small: Any, main: Any, known: Any, threshold: Any, gone: Any, entry: Any, count: Any, ghosts: Any
 ) -> None:  # fmt: skip
     """Make a ghost of the oldest block of the small queue that was not asked for enough; the others go to the main queue."""
-    while size[0] > 0:
-        oldest = ahead[distinct]
-        if count[oldest] >= threshold:
-            count[oldest] = 0
-            move(ahead, behind, place, size, distinct, oldest, 1)
-        else:
+    while length(small) > 0:
+        oldest = dequeue(small)
+        if known[oldest] & _HITS < threshold:
+            known[oldest] = 0
             if ghosts > 0:
-                if size[2] >= ghosts:
-                    move(ahead, behind, place, size, distinct, ahead[distinct + 2], -1)
-                move(ahead, behind, place, size, distinct, oldest, 2)
-            else:
-                move(ahead, behind, place, size, distinct, oldest, -1)
+                _haunt(oldest, known, gone, entry, count, ghosts)
             return
+        known[oldest] = _MAIN
+        enqueue(main, oldest)
+
+
+@numba.njit(inline="always")
+def _haunt(block: Any, known: Any, gone: Any, entry: Any, count: Any, ghosts: Any) -> None:
+    """Make a ghost of `block`; the oldest ghost makes room."""
+    while count[0] == ghosts:
+        place = first(gone)
+        oldest = dequeue(gone)
+        if known[oldest] == _GHOST and entry[oldest] == place:
+            known[oldest] = 0
+            count[0] -= 1
+    if length(gone) == len(gone[0]):  # full of what is no ghost any more: each ghost once through, in order
+        for _ in range(length(gone)):
+            place = first(gone)
+            oldest = dequeue(gone)
+            if known[oldest] == _GHOST and entry[oldest] == place:
+                entry[oldest] = enqueue(gone, oldest)
+    known[block] = _GHOST
+    entry[block] = enqueue(gone, block)
+    count[0] += 1
