@@ -14,6 +14,8 @@ from kvpager import errors
 from kvpager.evaluate import TASKS
 from kvpager.live.summaries import SUMMARIES
 from kvpager.policies import POLICIES
+from kvpager.policies.requests.base import REQUEST_POLICIES
+from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.selectors import SELECTORS
 from kvpager.tiers.base import TIERS
@@ -67,6 +69,8 @@ ARROWS["__init__"] = set(NOUNS)
 PLUG_IN_FOLDERS = (
     "policies",
     "policies/wrappers",
+    "policies/requests",
+    "policies/requests/prefix",
     "selectors",
     "prefetch",
     "models",
@@ -132,7 +136,7 @@ NEEDLESS: dict[str, set[str]] = {
     "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
     "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
 }
-REGISTRIES = [POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS, FORMATS]
+REGISTRIES = [POLICIES, REQUEST_POLICIES, PREFIX_POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS, FORMATS]
 
 
 def name_of(path: Path) -> str:

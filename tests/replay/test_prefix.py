@@ -1,19 +1,16 @@
-"""Prefix caches against a slow reference, and depths against the caches that they describe."""
-
-import itertools
+"""Ids that tell a prefix, and the worth of leading hits."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.policies.requests import slow
+from tests.made import split, traces
 
-from kvpager.policies.requests.lru import Lru
-from kvpager.replay.distances import NEVER, block_depths, hits_by_capacity, prefix_depths
-from kvpager.replay.prefix import chained, fifo_runs, hit_tokens, lru_runs, optimal_runs
+from kvpager.errors import BadInput
+from kvpager.replay.prefix import chain, chained, hit_tokens
+from kvpager.replay.requests import Case, replay_requests
 
 CONTENTS = st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_size=40)
-RULES = {"lru": lru_runs, "fifo": fifo_runs, "optimal": optimal_runs}
 
 
 def prompts(contents):
@@ -35,43 +32,43 @@ def test_an_id_tells_all_that_stands_before_it(contents):
     assert sorted(known.values()) == list(range(distinct))
 
 
-@pytest.mark.parametrize("rule", RULES)
-@settings(max_examples=60)
-@given(contents=CONTENTS, capacity=st.integers(0, 14))
-def test_leading_hits_are_those_of_the_slow_reference(rule, contents, capacity):
-    nodes, starts, distinct = prompts(contents)
-    requests = [nodes[first:end].tolist() for first, end in itertools.pairwise(starts)]
-    expected = slow.prefix(requests, capacity, rule) if capacity else [0] * len(requests)
-    assert RULES[rule](nodes, starts, distinct, capacity).tolist() == expected
-
-
-@settings(max_examples=60)
-@given(contents=CONTENTS, capacity=st.integers(1, 30))
-def test_one_pass_tells_the_leading_hits_at_every_capacity(contents, capacity):
-    nodes, starts, distinct = prompts(contents)
-    depths = prefix_depths(nodes, starts, distinct)
-    runs = lru_runs(nodes, starts, distinct, capacity)
-    for first, end, run in zip(starts, starts[1:], runs, strict=False):
-        assert (np.diff(depths[first:end].astype(np.int64)) >= 0).all()
-        assert int((depths[first:end] <= capacity).sum()) == run
-    curve = hits_by_capacity(depths)
-    assert curve[min(capacity, len(curve) - 1)] == runs.sum()
-
-
-@settings(max_examples=50)
-@given(blocks=st.lists(st.integers(0, 12), min_size=1, max_size=150), capacity=st.integers(1, 16))
-def test_one_pass_tells_the_block_hits_at_every_capacity(blocks, capacity):
-    ids = np.array(blocks, np.int32)
-    hit = np.zeros(len(ids), np.bool_)
-    Lru().replay(ids, 13, capacity, hit)
-    depths = block_depths(ids, 13)
-    assert np.array_equal(depths <= capacity, hit)
-    assert int((depths == NEVER).sum()) == len(set(blocks))
-    weights = np.arange(len(ids), dtype=np.int64)
-    curve = hits_by_capacity(depths, weights)
-    assert curve[min(capacity, len(curve) - 1)] == weights[hit].sum()
-
-
 def test_tokens_of_a_last_block_that_is_not_full():
     runs, starts = np.array([2, 1, 0], np.int32), np.array([0, 2, 5, 6])
     assert hit_tokens(runs, starts, np.array([700, 1500, 10]), 512).tolist() == [700, 512, 0]
+
+
+@given(trace=traces())
+def test_a_trace_that_becomes_chained_is_a_right_one_and_says_so(trace):
+    done = chain(trace)
+    done.check()
+    assert done.chained
+    assert done.source == {**trace.source, "chained": "by kvpager"}
+    assert chain(done) is done
+    assert not trace.chained
+
+
+def test_prefix_semantics_want_chained_ids(tmp_path):
+    """Contents that follow different blocks are one id in the file, and several prefixes."""
+    from kvpager.traces.formats import load_requests
+    from kvpager.traces.requeststore import read_requests, write_requests
+
+    line = '{{"hash_ids": {}, "input_length": {}, "block_size": 16}}\n'
+    path, ours = tmp_path / "any.jsonl", tmp_path / "any.parquet"
+    path.write_text("".join(line.format(ids, 16 * len(ids)) for ids in ([1, 2], [3, 2], [1, 2])))
+    write_requests(ours, load_requests(path))
+    trace = read_requests(ours)
+    case = Case("lru", 4, "prefix")
+    with pytest.raises(BadInput, match=r"any\.jsonl.*chain them first.*or replay by block"):
+        replay_requests(trace, [case])
+    assert replay_requests(trace, [Case("lru", 4)])[0]["hits"] == 3
+    write_requests(ours, chain(trace), overwrite=True)
+    assert replay_requests(read_requests(ours), [case])[0]["hits"] == 2
+
+
+def test_a_piece_is_not_chained():
+    from kvpager.testing.requests import session_requests
+
+    first, second, *_ = split(session_requests(20), 10)
+    assert chain(first) is first
+    with pytest.raises(BadInput, match="chain the whole trace"):
+        chain(second)

@@ -37,7 +37,8 @@ def test_a_row_counted_by_hand():
     assert (found["accesses"], found["hits"], found["requests"]) == (9, 5, 4)
     assert found["hit_tokens"] == 7 + 11
     assert found["whole_requests"] == 2
-    assert found["misses"] == {"compulsory": 4, "other": 0}
+    assert found["misses"] == {"compulsory": 4, "capacity": 0, "policy": 0}
+    assert found["optimum"] == "belady"
     assert found["prefix_token_hit_ratio"] == pytest.approx(18 / (11 + 7 + 11 + 3))
     assert found["ceiling"]["block_hit_ratio"] == pytest.approx(5 / 9)
     assert found["evidence"] == "simulated"
@@ -83,7 +84,7 @@ def test_an_infinite_cache_reaches_the_ceiling_and_an_empty_one_nothing():
     cases = [Case("belady", 10**9), Case("lru", asked.distinct), Case("optimal", asked.distinct, "prefix")]
     for found in replay_requests(asked, cases, threads=2):
         assert (found["hits"], found["hit_tokens"]) == (above["hits"], above["hit_tokens"])
-        assert found["misses"]["other"] == 0
+        assert found["misses"] | {"compulsory": 0} == {"compulsory": 0, "capacity": 0, "policy": 0}
     assert row(asked, "lru", 0)["hits"] == row(asked, "lru", 0, "prefix")["hits"] == 0
 
 
@@ -92,14 +93,47 @@ def test_progress_is_told_and_rows_keep_their_order():
     cases = [Case("lru", 2), Case("fifo", 1), Case("lru", 1, "prefix")]
     rows = replay_requests(asked, cases, progress=lambda done, total: told.append((done, total)))
     assert [(found["policy"], found["capacity_blocks"]) for found in rows] == [("lru", 2), ("fifo", 1), ("lru", 1)]
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert told == [(done, 6) for done in range(1, 7)]  # three optima
+
+
+def test_misses_by_cause_counted_by_hand():
+    """Two blocks fit: LRU loses a cycle of three whole, Belady hits every other time."""
+    asked = prompts([[1], [2], [3]] * 4)
+    found = row(asked, "lru", 2)
+    assert found["misses"] == {"compulsory": 3, "capacity": 4, "policy": 5}
+    assert found["headroom"]["block_hit_ratio"] == pytest.approx(5 / 12)
+    assert row(asked, "belady", 2)["misses"] == {"compulsory": 3, "capacity": 4, "policy": 0}
+    late = row(asked, "lru", 2, warmup=0.5)
+    assert late["misses"]["compulsory"] == 0
+    assert sum(late["misses"].values()) == 6
+    prefix = row(asked, "lru", 2, "prefix")  # with bypass two of three stay for ever
+    assert (prefix["optimum"], prefix["misses"]) == ("optimal", {"compulsory": 3, "capacity": 3, "policy": 6})
+
+
+def test_without_the_optimum_a_row_names_none():
+    asked = prompts([[1], [2], [3]] * 4)
+    quick = row(asked, "lru", 2, optimum=False)
+    assert quick["misses"] == {"compulsory": 3, "other": 9}
+    assert not {"optimum", "headroom"} & quick.keys()
+    full = row(asked, "lru", 2)
+    assert {name: value for name, value in full.items() if name in quick and name != "misses"} == {
+        name: value for name, value in quick.items() if name != "misses"
+    }
+
+
+def test_each_size_has_its_optimum_replayed_once():
+    asked, told = prompts([[1, 2], [1, 3]]), []
+    cases = [Case("lru", 2), Case("fifo", 2), Case("belady", 2), Case("lru", 2, "prefix"), Case("lru", 2), Case("lru", 1)]
+    rows = replay_requests(asked, cases, progress=lambda done, total: told.append(total))
+    assert told == [7] * 7  # five different cases, and the two optima that are not among them
+    assert rows[0] == rows[4]
 
 
 @pytest.mark.parametrize(
     ("case", "message"),
     [
         (Case("lru", -1), "impossible"),
-        (Case("arc", 3, "prefix"), "choose among lru, fifo, optimal"),
+        (Case("arc", 3, "prefix"), "among prefix policies"),
         (Case("lru", 3, "token"), "choose block or prefix"),
         (Case("2q:queue=2.0", 3), "give a share"),
     ],

@@ -1,16 +1,13 @@
-"""Caches of prompt prefixes: a block is of use only if all before it are there.
+"""Prefixes of prompts: ids that tell them, and what leading hits are worth.
 
-A request looks up its chain before anything changes; what hits is the leading run. Then its missing blocks are taken in,
-from the front, as far as there is room or a worse block to drop. Ids are chained: a block's id says all that stands before it
-(`chained`), so a block and its parent are always of the same prompts.
-
-The rules are those of kvcache-simulator 0.1.3 (MIT), which the tests hold these loops against, but for a request longer than
-the whole cache: it drops the request's own newest block and stops one short; here the first blocks stay.
+In prefix semantics a block is of use only if all before it are there. Block ids must be chained for that: an id says its block
+and all that stands before it. A trace knows whether its ids are (`RequestTrace.chained`); those that name contents alone become
+so by `chain`, which is asked for and never done in silence, since hits by block are other ones afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numba
@@ -18,13 +15,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
-from kvpager.policies.requests.chains import chains, take, to_front
-from kvpager.policies.requests.heaps import push, replace_top, rise
+from kvpager.errors import BadInput
+from kvpager.policies.requests.prefix.base import Runs, Starts
+from kvpager.traces.requests import RequestTrace
 
-__all__ = ["PREFIX_RULES", "chained", "fifo_runs", "hit_tokens", "lru_runs", "optimal_runs"]
+__all__ = ["chain", "chained", "check_chained", "hit_tokens"]
 
-Starts = NDArray[np.int64]
-Runs = NDArray[np.int32]
+
+def chain(trace: RequestTrace) -> RequestTrace:
+    """Return the same requests with chained ids; `source["chained"]` says that they became so here.
+
+    A block that stands behind different ones becomes as many blocks, as in kvcache-simulator and in serving engines.
+
+    Parameters
+    ----------
+    trace : RequestTrace
+        The whole; one whose ids are chained is returned as it is.
+
+    Raises
+    ------
+    BadInput
+        If it is a piece of a trace.
+    """
+    if trace.first_row:
+        raise BadInput(f"{trace.name} is a piece, whose ids go on from those before it: chain the whole trace")
+    if trace.chained:
+        return trace
+    nodes, _ = chained(trace.blocks, trace.starts, trace.distinct)
+    return replace(trace, blocks=nodes, chained=True, source={**trace.source, "chained": "by kvpager"})
+
+
+def check_chained(trace: RequestTrace) -> None:
+    """Raise `BadInput` if prefix semantics do not apply to the ids of a trace."""
+    if not trace.chained:
+        raise BadInput(
+            f"{trace.name}: its ids name contents, not what stands before them, and prefix semantics need that: chain them first "
+            "(kvpager.replay.prefix.chain), or replay by block"
+        )
 
 
 def chained(blocks: Ids, starts: Starts, distinct: int) -> tuple[Ids, int]:
@@ -41,57 +68,6 @@ def chained(blocks: Ids, starts: Starts, distinct: int) -> tuple[Ids, int]:
     """
     nodes = np.empty(len(blocks), np.int32)
     return nodes, int(_chain(blocks, starts, distinct, nodes))
-
-
-def lru_runs(blocks: Ids, starts: Starts, distinct: int, capacity: int) -> Runs:
-    """Return each request's leading hits, where the least recently used end of a prefix is dropped.
-
-    Parameters
-    ----------
-    blocks : int32 [n]
-        Chained ids, request by request.
-    starts : int64 [requests + 1]
-        Where each request begins.
-    distinct : int
-        Above every id.
-    capacity : int
-        Blocks.
-
-    Returns
-    -------
-    int32 [requests]
-    """
-    runs = np.zeros(len(starts) - 1, np.int32)
-    if capacity > 0:
-        _lru(blocks, starts, distinct, capacity, runs)
-    return runs
-
-
-def fifo_runs(blocks: Ids, starts: Starts, distinct: int, capacity: int) -> Runs:
-    """As `lru_runs`, where the block that was taken in first is dropped, whatever stands behind it."""
-    runs = np.zeros(len(starts) - 1, np.int32)
-    if capacity > 0:
-        _fifo(blocks, starts, distinct, capacity, runs)
-    return runs
-
-
-def optimal_runs(blocks: Ids, starts: Starts, distinct: int, capacity: int) -> Runs:
-    """As `lru_runs`, where the block of the farthest next request is dropped, or not taken in.
-
-    Of equal ones the newer, hence deeper, id goes. Belady's rule on the ends of prefixes; not proved to be optimal.
-    """
-    runs = np.zeros(len(starts) - 1, np.int32)
-    if capacity > 0:
-        _optimal(blocks, starts, distinct, capacity, runs)
-    return runs
-
-
-PREFIX_RULES: Mapping[str, Callable[[Ids, Starts, int, int], Runs]] = {
-    "lru": lru_runs,
-    "fifo": fifo_runs,
-    "optimal": optimal_runs,
-}
-"""By name."""
 
 
 def hit_tokens(runs: Runs, starts: Starts, input_tokens: NDArray[np.int64], block_size: int) -> NDArray[np.int64]:
@@ -137,92 +113,3 @@ def _chain(blocks: Any, starts: Any, distinct: Any, nodes: Any) -> Any:
             parent = values[place]
             nodes[at] = parent
     return known
-
-
-@numba.njit(nogil=True, cache=True)
-def _lru(blocks: Any, starts: Any, distinct: Any, capacity: Any, runs: Any) -> None:
-    ahead, behind = chains(distinct, 1)
-    mine = np.full(distinct, -1, np.int32)
-    held = 0
-    for request in range(len(starts) - 1):
-        first, end = starts[request], starts[request + 1]
-        at = first
-        while at < end and ahead[blocks[at]] >= 0:
-            mine[blocks[at]] = request
-            at += 1
-        runs[request] = at - first
-        while at < end:
-            block = blocks[at]
-            if held == capacity:
-                oldest = ahead[distinct]
-                while mine[oldest] == request and oldest != distinct:
-                    oldest = ahead[oldest]
-                if oldest == distinct:
-                    break
-                take(ahead, behind, oldest)
-                held -= 1
-            to_front(ahead, behind, distinct, block)
-            mine[block] = request
-            held += 1
-            at += 1
-        for back in range(at - 1, first - 1, -1):
-            take(ahead, behind, blocks[back])
-            to_front(ahead, behind, distinct, blocks[back])
-
-
-@numba.njit(nogil=True, cache=True)
-def _fifo(blocks: Any, starts: Any, distinct: Any, capacity: Any, runs: Any) -> None:
-    inside = np.zeros(distinct, np.bool_)
-    ring = np.full(capacity, -1, np.int32)
-    oldest = 0
-    for request in range(len(starts) - 1):
-        first, end = starts[request], starts[request + 1]
-        at = first
-        while at < end and inside[blocks[at]]:
-            at += 1
-        runs[request] = at - first
-        for place in range(at, end):
-            block = blocks[place]
-            if inside[block]:
-                continue
-            if ring[oldest] >= 0:
-                inside[ring[oldest]] = False
-            ring[oldest] = block
-            inside[block] = True
-            oldest = oldest + 1 if oldest + 1 < capacity else 0
-
-
-@numba.njit(nogil=True, cache=True)
-def _optimal(blocks: Any, starts: Any, distinct: Any, capacity: Any, runs: Any) -> None:
-    requests = len(starts) - 1
-    again = np.empty(len(blocks), np.int32)
-    last = np.full(distinct, requests, np.int32)
-    for request in range(requests - 1, -1, -1):
-        for at in range(starts[request], starts[request + 1]):
-            again[at] = last[blocks[at]]
-        for at in range(starts[request], starts[request + 1]):
-            last[blocks[at]] = request
-    key = np.empty(distinct, np.int64)  # the next request, then the id: of equal ones the newest goes
-    heap = np.empty(min(capacity, distinct), np.int32)
-    place = np.full(distinct, -1, np.int32)
-    held = 0
-    for request in range(requests):
-        first, end = starts[request], starts[request + 1]
-        at = first
-        while at < end and place[blocks[at]] >= 0:
-            at += 1
-        runs[request] = at - first
-        for back in range(first, at):
-            key[blocks[back]] = np.int64(again[back]) << 32 | blocks[back]
-            rise(heap, place, key, place[blocks[back]])
-        while at < end:
-            block = blocks[at]
-            key[block] = np.int64(again[at]) << 32 | block
-            if held < len(heap):
-                push(heap, place, key, block, held)
-                held += 1
-            elif key[heap[0]] > key[block]:
-                replace_top(heap, place, key, block, held)
-            else:
-                break
-            at += 1

@@ -8,6 +8,12 @@ Two semantics, which answer two questions, and every row says which it is:
 
 In both, a request's leading run is also given in tokens, and whole requests are counted. Replays go on in threads, since
 compiled loops hold no interpreter lock.
+
+Misses have three causes. *Compulsory* ones are first accesses: an infinite cache has them too. *Capacity* misses are those that
+the optimum of the same size and semantics has beyond these. *Policy* misses are the rest: what a better choice would have hit.
+The optimum is `belady` by block, where every missed block is taken in, and `optimal` by prefix, where it may be bypassed; both
+have the most block hits of the whole trace. In the part of it that a warm-up leaves, and in tokens or whole requests, a policy
+may have more: then headroom is below 0, and no miss is the policy's.
 """
 
 from __future__ import annotations
@@ -15,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +29,15 @@ import numpy as np
 from kvpager.errors import BadInput
 from kvpager.evidence import Evidence
 from kvpager.policies.requests.base import REQUEST_POLICIES, Flags, checked
+from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.registry import configure
-from kvpager.replay.prefix import PREFIX_RULES, hit_tokens
+from kvpager.replay.prefix import check_chained, hit_tokens
 from kvpager.traces.requests import RequestTrace
 
-__all__ = ["Case", "ceiling", "replay_requests"]
+__all__ = ["OPTIMUM", "Case", "ceiling", "first_counted", "ratios", "replay_requests"]
+
+OPTIMUM = {"block": "belady", "prefix": "optimal"}
+"""By semantics: the policy that no other has more block hits than."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,7 @@ class Case:
     Parameters
     ----------
     policy : str
-        Written form, e.g. ``"s3-fifo:threshold=1"``; in prefix semantics ``lru``, ``fifo`` or ``optimal``.
+        Written form, e.g. ``"s3-fifo:threshold=1"``; each semantics has its own policies.
     capacity_blocks : int
         Blocks that the cache holds; 0 hits nothing, and more than there are distinct blocks is the infinite cache.
     semantics : {"block", "prefix"}
@@ -54,6 +64,7 @@ def replay_requests(
     cases: Sequence[Case],
     *,
     warmup: float = 0.0,
+    optimum: bool = True,
     threads: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
@@ -62,43 +73,63 @@ def replay_requests(
     Parameters
     ----------
     trace : RequestTrace
-        The requests, with chained block ids.
+        The requests; chained block ids are needed for prefix semantics.
     cases : sequence of Case
-        What to replay.
+        What to replay; equal ones are replayed once.
     warmup : float
         Share of the requests that are replayed first and not counted, in [0, 1).
+    optimum : bool
+        Replay the optimum too, once for each size and semantics. Without it, rows do not name one: `misses` has ``other`` instead
+        of ``capacity`` and ``policy``, and there is no ``headroom``.
     threads : int
         0 = one a core.
     progress : callable, optional
-        Told how many cases are done, of how many.
+        Told how many replays are done, of how many.
 
     Returns
     -------
     list of dict
         Ratios over the counted requests: ``block_hit_ratio``, ``prefix_token_hit_ratio``, ``request_hit_ratio`` (whole
-        prompts), misses by cause, and the ceilings that no size exceeds.
+        prompts); ``misses`` by cause; ``ceiling``, the ratios that no size exceeds; ``optimum``, its name; ``headroom``, its
+        ratios less the policy's.
 
     Raises
     ------
     BadInput, UnknownName
         For a case that cannot be replayed, before any is, or requests without blocks.
     """
+    first = first_counted(trace, warmup)
+    runs = {case: _runner(trace, case) for case in cases}
+    best = [replace(case, policy=OPTIMUM[case.semantics]) for case in cases] if optimum else []
+    runs |= {case: _runner(trace, case) for case in best}
+    above = ceiling(trace, first)
+    counts: dict[Case, dict[str, int]] = {}
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        found = pool.map(lambda run: _counted(trace, run(), first), runs.values())
+        for case, counted in zip(runs, found, strict=True):
+            counts[case] = counted
+            if progress is not None:
+                progress(len(counts), len(runs))
+    rows = [_row(case, counts[case], above, first) for case in cases]
+    for row, case in zip(rows, best, strict=optimum):
+        _compare(row, case.policy, counts[case])
+    return rows
+
+
+def first_counted(trace: RequestTrace, warmup: float) -> int:
+    """Return the number of the first request that counts after a warm-up.
+
+    Raises
+    ------
+    BadInput
+        If none is left, or the requests have no blocks that a cache could hold.
+    """
     if not 0 <= warmup < 1:
         raise BadInput(f"a warm-up of {warmup} of the requests leaves none to count: give a share from 0 to below 1")
     if not len(trace.blocks):
         raise BadInput("these requests have no blocks, so no cache can be replayed on them: give a trace with block ids")
     checked(trace.blocks, trace.distinct, 0)
-    runs = [_runner(case) for case in cases]
-    first = int(warmup * (len(trace.starts) - 1))
-    above = ceiling(trace, first)
-    rows: list[dict[str, Any]] = []
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        found = pool.map(lambda run: _counted(trace, run(trace), first), runs)
-        for case, counts in zip(cases, found, strict=True):
-            rows.append(_row(case, counts, above, first))
-            if progress is not None:
-                progress(len(rows), len(cases))
-    return rows
+    return int(warmup * len(trace))
 
 
 def ceiling(trace: RequestTrace, first: int = 0) -> dict[str, int]:
@@ -109,37 +140,43 @@ def ceiling(trace: RequestTrace, first: int = 0) -> dict[str, int]:
     dict of str to int
         ``accesses``, ``hits``, ``tokens``, ``hit_tokens``, ``requests``, ``whole_requests``.
     """
-    seen = np.zeros(len(trace.blocks), np.bool_)
-    seen[np.unique(trace.blocks, return_index=True)[1]] = True
-    return _counted(trace, ~seen, first)
+    n = len(trace.blocks)
+    where = np.full(trace.distinct, n)
+    where[trace.blocks[::-1]] = np.arange(n - 1, -1, -1)  # of several the last one written stays: the first access
+    hit = np.ones(n, np.bool_)
+    hit[where[where < n]] = False
+    return _counted(trace, hit, first)
 
 
-def _runner(case: Case) -> Callable[[RequestTrace], Flags]:
+def _runner(trace: RequestTrace, case: Case) -> Callable[[], Flags]:
     """What says which accesses of a case hit."""
     if case.capacity_blocks < 0:
         raise BadInput(f"a cache of {case.capacity_blocks} blocks is impossible: give 0 or more")
-    if case.semantics == "prefix":
-        if case.policy not in PREFIX_RULES:
-            raise BadInput(f"policy {case.policy!r} has no prefix semantics: choose among {', '.join(PREFIX_RULES)}")
-        return lambda trace: _leading(trace, case)
-    if case.semantics != "block":
+    if case.semantics not in OPTIMUM:
         raise BadInput(f"semantics {case.semantics!r} are unknown: choose block or prefix")
+    capacity = min(case.capacity_blocks, trace.distinct)
+    if case.semantics == "prefix":
+        check_chained(trace)
+        rule = configure(PREFIX_POLICIES, case.policy)
+
+        def lead() -> Flags:
+            runs = np.zeros(len(trace), np.int32)
+            if capacity:
+                rule.replay(trace.blocks, trace.starts, trace.distinct, capacity, runs)
+            counts = np.diff(trace.starts)
+            flags: Flags = np.arange(len(trace.blocks)) < np.repeat(trace.starts[:-1] + runs, counts)
+            return flags
+
+        return lead
     policy = configure(REQUEST_POLICIES, case.policy)
 
-    def run(trace: RequestTrace) -> Flags:
+    def run() -> Flags:
         hit = np.zeros(len(trace.blocks), np.bool_)
-        if case.capacity_blocks:
-            policy.replay(trace.blocks, trace.distinct, min(case.capacity_blocks, trace.distinct), hit)
+        if capacity:
+            policy.replay(trace.blocks, trace.distinct, capacity, hit)
         return hit
 
     return run
-
-
-def _leading(trace: RequestTrace, case: Case) -> Flags:
-    runs = PREFIX_RULES[case.policy](trace.blocks, trace.starts, trace.distinct, case.capacity_blocks)
-    place = np.arange(len(trace.blocks)) - np.repeat(trace.starts[:-1], np.diff(trace.starts))
-    flags: Flags = place < np.repeat(runs, np.diff(trace.starts))
-    return flags
 
 
 def _counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
@@ -162,21 +199,33 @@ def _counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
 
 
 def _row(case: Case, counts: dict[str, int], above: dict[str, int], first: int) -> dict[str, Any]:
-    compulsory = above["accesses"] - above["hits"]
+    misses, compulsory = (one["accesses"] - one["hits"] for one in (counts, above))
     return {
         "policy": case.policy,
         "capacity_blocks": case.capacity_blocks,
         "semantics": case.semantics,
         "warmup_requests": first,
         **counts,
+        **ratios(counts),
+        "misses": {"compulsory": compulsory, "other": misses - compulsory},
+        "ceiling": ratios(above),
+        "evidence": Evidence.SIMULATED.label,
+    }
+
+
+def ratios(counts: dict[str, int]) -> dict[str, float]:
+    """Return the three ratios of counts such as `ceiling` gives."""
+    return {
         "block_hit_ratio": counts["hits"] / max(counts["accesses"], 1),
         "prefix_token_hit_ratio": counts["hit_tokens"] / max(counts["tokens"], 1),
         "request_hit_ratio": counts["whole_requests"] / max(counts["requests"], 1),
-        "misses": {"compulsory": compulsory, "other": counts["accesses"] - counts["hits"] - compulsory},
-        "ceiling": {
-            "block_hit_ratio": above["hits"] / max(above["accesses"], 1),
-            "prefix_token_hit_ratio": above["hit_tokens"] / max(above["tokens"], 1),
-            "request_hit_ratio": above["whole_requests"] / max(above["requests"], 1),
-        },
-        "evidence": Evidence.SIMULATED.label,
     }
+
+
+def _compare(row: dict[str, Any], optimum: str, best: dict[str, int]) -> None:
+    """Say in a row what the optimum of its size has."""
+    compulsory, other = row["misses"].values()
+    capacity = min(best["accesses"] - best["hits"] - compulsory, other)
+    row["misses"] = {"compulsory": compulsory, "capacity": capacity, "policy": other - capacity}
+    row["optimum"] = optimum
+    row["headroom"] = {name: ratio - row[name] for name, ratio in ratios(best).items()}

@@ -1,5 +1,6 @@
 """Request-level policies as their papers tell them, with lists and dictionaries; slow, and obvious."""
 
+import itertools
 from collections import OrderedDict, deque
 
 INFINITE = 1 << 60
@@ -241,40 +242,49 @@ def belady(blocks, capacity):
     return hits
 
 
-def prefix(requests, capacity, rule):
-    """Leading hits of each request; `rule` is ``"lru"``, ``"fifo"`` or ``"optimal"``."""
-    held, taken, used, runs = set(), {}, {}, []  # taken: serial of coming in; used: (request, minus depth)
-    serial = 0
+def prefix(requests, capacity, rule, half_life=2.0):
+    """Leading hits of each request; `rule` is ``"lru"``, ``"fifo"``, ``"ema"`` or ``"optimal"``."""
+    held, taken, used, asked, runs = set(), {}, {}, {}, []  # taken: serial of coming in; used: (request, minus depth)
+    parents = {block: parent for request in requests for parent, block in itertools.pairwise([None, *request])}
+    serial = accesses = 0
     for number, request in enumerate(requests):
         run = 0
         while run < len(request) and request[run] in held:
             run += 1
         runs.append(run)
+        for block in request:
+            asked.setdefault(block, []).append(accesses)
 
         def farness(block, number=number):
             ahead = next((later for later in range(number + 1, len(requests)) if block in requests[later]), INFINITE)
             return ahead, block
+
+        def average(block, now=accesses):
+            return sum(0.5 ** ((now - then) / (half_life * capacity)) for then in asked[block])
 
         stop = run
         for block in request[run:]:
             if rule == "fifo" and block in held:
                 continue
             if len(held) == capacity:
-                if rule == "lru":
-                    others = [other for other in held if other not in request[:stop]]
-                    if not others:
-                        break
-                    held.remove(min(others, key=used.get))
-                elif rule == "fifo":
+                others = held - set(request[:stop])
+                if rule == "fifo":
                     held.remove(min(held, key=taken.get))
-                else:
+                elif rule == "optimal":
                     worst = max(held, key=farness)
                     if farness(worst) <= farness(block):
                         break
                     held.remove(worst)
+                elif not others:
+                    break
+                elif rule == "lru":
+                    held.remove(min(others, key=used.get))
+                else:
+                    held.remove(min(others - {parents[other] for other in held}, key=average))
             held.add(block)
             taken[block] = serial = serial + 1
             stop += 1
         for depth, block in enumerate(request[:stop]):
             used[block] = (number, -depth)
+        accesses += len(request)
     return runs
