@@ -19,12 +19,13 @@ may have more: then headroom is below 0, and no miss is the policy's.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvpager.errors import BadInput
 from kvpager.evidence import Evidence
@@ -34,7 +35,17 @@ from kvpager.registry import configure
 from kvpager.replay.prefix import check_chained, hit_tokens
 from kvpager.traces.requests import RequestTrace
 
-__all__ = ["OPTIMUM", "Case", "ceiling", "first_counted", "ratios", "replay_requests"]
+__all__ = [
+    "OPTIMUM",
+    "Case",
+    "against_ceiling",
+    "ceiling",
+    "counted",
+    "first_counted",
+    "leading_runs",
+    "ratios",
+    "replay_requests",
+]
 
 OPTIMUM = {"block": "belady", "prefix": "optimal"}
 """By semantics: the policy that no other has more block hits than."""
@@ -105,9 +116,9 @@ def replay_requests(
     above = ceiling(trace, first)
     counts: dict[Case, dict[str, int]] = {}
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        found = pool.map(lambda run: _counted(trace, run(), first), runs.values())
-        for case, counted in zip(runs, found, strict=True):
-            counts[case] = counted
+        found = pool.map(lambda run: counted(trace, run(), first), runs.values())
+        for case, sums in zip(runs, found, strict=True):
+            counts[case] = sums
             if progress is not None:
                 progress(len(counts), len(runs))
     rows = [_row(case, counts[case], above, first) for case in cases]
@@ -145,7 +156,7 @@ def ceiling(trace: RequestTrace, first: int = 0) -> dict[str, int]:
     where[trace.blocks[::-1]] = np.arange(n - 1, -1, -1)  # of several the last one written stays: the first access
     hit = np.ones(n, np.bool_)
     hit[where[where < n]] = False
-    return _counted(trace, hit, first)
+    return counted(trace, hit, first)
 
 
 def _runner(trace: RequestTrace, case: Case) -> Callable[[], Flags]:
@@ -179,14 +190,19 @@ def _runner(trace: RequestTrace, case: Case) -> Callable[[], Flags]:
     return run
 
 
-def _counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
-    """Add up the flags of the requests from `first` on."""
-    starts = trace.starts
-    sizes = np.diff(starts)
+def leading_runs(hit: Flags, starts: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return how many hits each request begins with, int32 [requests]."""
     missed = np.concatenate([[0], np.cumsum(~hit)])
     # the leading run ends at the first miss: where the count of misses first exceeds that at the request's start
     stop = np.searchsorted(missed, missed[starts[:-1]], side="right") - 1
-    runs = np.minimum(stop - starts[:-1], sizes).astype(np.int32)
+    runs: NDArray[np.int32] = np.minimum(stop - starts[:-1], np.diff(starts)).astype(np.int32)
+    return runs
+
+
+def counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
+    """Add up the flags of the requests from `first` on; keys are those of `ceiling`."""
+    starts = trace.starts
+    sizes, runs = np.diff(starts), leading_runs(hit, starts)
     tokens = hit_tokens(runs, starts, trace.input_tokens, trace.block_size)
     return {
         "accesses": int(starts[-1] - starts[first]),
@@ -199,21 +215,28 @@ def _counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
 
 
 def _row(case: Case, counts: dict[str, int], above: dict[str, int], first: int) -> dict[str, Any]:
-    misses, compulsory = (one["accesses"] - one["hits"] for one in (counts, above))
     return {
         "policy": case.policy,
         "capacity_blocks": case.capacity_blocks,
         "semantics": case.semantics,
         "warmup_requests": first,
         **counts,
-        **ratios(counts),
-        "misses": {"compulsory": compulsory, "other": misses - compulsory},
-        "ceiling": ratios(above),
+        **against_ceiling(counts, above),
         "evidence": Evidence.SIMULATED.label,
     }
 
 
-def ratios(counts: dict[str, int]) -> dict[str, float]:
+def against_ceiling(counts: Mapping[str, int], above: Mapping[str, int]) -> dict[str, Any]:
+    """Return the ratios of counts, misses by cause as far as an infinite cache tells them, and its ratios."""
+    misses, compulsory = (one["accesses"] - one["hits"] for one in (counts, above))
+    return {
+        **ratios(counts),
+        "misses": {"compulsory": compulsory, "other": misses - compulsory},
+        "ceiling": ratios(above),
+    }
+
+
+def ratios(counts: Mapping[str, int]) -> dict[str, float]:
     """Return the three ratios of counts such as `ceiling` gives."""
     return {
         "block_hit_ratio": counts["hits"] / max(counts["accesses"], 1),
