@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.foreign import foreign_trace
+from tests.prompts import NAMES, prompts, tiers_of
 from tests.replay import slowhierarchy
 
 from kvpager.errors import BadInput
@@ -16,33 +17,13 @@ from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.replay.distances import block_depths
 from kvpager.replay.hierarchy import Hierarchy, TierSpec, replay_hierarchy
 from kvpager.replay.hierarchyrow import row
-from kvpager.replay.prefix import chained
 from kvpager.replay.requests import Case, ceiling, replay_requests
 from kvpager.testing.requests import GENERATORS, session_requests
 from kvpager.traces.formats import load_requests
-from kvpager.traces.requests import RequestTrace
-
-NAMES = ("ann", "bob", "cy")
-
-
-def prompts(contents, tenants=None, block_size=4, short=1):
-    """Requests whose last block lacks `short` tokens; ids are chained."""
-    n, starts = len(contents), np.cumsum([0, *map(len, contents)])
-    nodes, _ = chained(np.array([block for one in contents for block in one], np.int32), starts, 100)
-    none = np.full(n, -1, np.int64)
-    return RequestTrace(
-        np.arange(n) * 1.0, none, none, np.array([len(one) * block_size - short for one in contents]), np.zeros(n, np.int64),
-        np.zeros(n, np.int32) if tenants is None else np.array(tenants, np.int32), starts, nodes, block_size, True,
-        ("",) if tenants is None else NAMES,
-    )  # fmt: skip
 
 
 def found(trace, *tiers, block_bytes=None, warmup=0.0, **options):
     return row(replay_hierarchy(trace, Hierarchy(tiers, **options), block_bytes=block_bytes, warmup=warmup))
-
-
-def tiers_of(*sizes, **options):
-    return [TierSpec(f"tier {number}", size, **options) for number, size in enumerate(sizes)]
 
 
 def written(tier):
@@ -158,7 +139,7 @@ def test_every_access_is_served_by_one_place_and_counts_add_up(case, warmup):
 def test_one_tier_is_the_cache_of_that_size(contents, capacity, mode, warmup):
     asked = prompts(contents)
     for policy, semantics in (("lru", "block"), ("fifo", "block"), ("lru", "prefix")):
-        expected = replay_requests(asked, [Case(policy, capacity, semantics)], warmup=warmup)[0]
+        expected = replay_requests(asked, [Case(policy, capacity, semantics)], warmup=warmup, optimum=False)[0]
         got = found(asked, TierSpec("only", capacity, policy=policy), mode=mode, semantics=semantics, warmup=warmup)
         assert expected == {key: got.get(key, value) for key, value in expected.items()}
         assert sum(written(got["tiers"][0])) == got["recomputed_blocks"] * (capacity > 0) or semantics == "prefix"

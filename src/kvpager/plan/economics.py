@@ -216,20 +216,13 @@ class _Device:
         self.floor_s = _floor(self.weights, self.rate, self.efficiency)
         self.full = [group for group in load.groups if np.isinf(group.window_tokens)]
 
-    def _flops(self, tokens: Any, prefix: Any, active: Any) -> Any:
-        total = steptime.linear_flops(active, tokens)
-        for group in self.load.groups:
-            pairs = steptime.causal_pairs(tokens, prefix, group.window_tokens)
-            total = total + steptime.attention_flops(pairs, group.layers, self.load.q_heads, group.attended_dim)
-        return total
-
     def pass_s(self, name: str, tokens: Quantity, prefix: Quantity, mfu: Quantity, *, piggybacked: bool = False) -> Quantity:
         """Time of a pass over `tokens` behind a cached `prefix`."""
         flops = _of.step(
             "pass_flops",
             "FLOP",
             "2 active_params n + 4 x query heads x dim x layers x (query, key) pairs",
-            self._flops,
+            lambda count, before, active: self.load.pass_flops(active, count, before),
             tokens,
             prefix,
             self.load.active_params,
@@ -268,7 +261,7 @@ class _Device:
             f"attention_share at {position.value:,.0f}",
             "1",
             "attention FLOPs / linear FLOPs of the block",
-            lambda at, active: self._flops(tokens, at, active) / steptime.linear_flops(active, tokens) - 1.0,
+            lambda at, active: self.load.pass_flops(active, tokens, at) / steptime.linear_flops(active, tokens) - 1.0,
             position,
             self.load.active_params,
             source="mission row 47",

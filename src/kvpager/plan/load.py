@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from kvpager.analysis import steptime
+from kvpager.analysis.capacity import Values
 from kvpager.core import KVGeometry
 from kvpager.errors import BadInput
 from kvpager.evidence import Evidence, Quantity, propagate
@@ -86,6 +88,14 @@ class Load:
     def full_bytes_per_token(self) -> float:
         """KV bytes a token adds in the layers with full attention."""
         return sum(group.bytes_per_token for group in self.groups if math.isinf(group.window_tokens))
+
+    def pass_flops(self, active_params: Values, tokens: Values, prefix_tokens: Values = 0.0) -> Values:
+        """Operations of a pass over `tokens` behind `prefix_tokens` cached ones, each layer by its window (mission row 47)."""
+        total = steptime.linear_flops(active_params, tokens)
+        for group in self.groups:
+            pairs = steptime.causal_pairs(tokens, prefix_tokens, group.window_tokens)
+            total = total + steptime.attention_flops(pairs, group.layers, self.q_heads, group.attended_dim)
+        return total
 
     @property
     def local(self) -> tuple[Group, ...]:

@@ -7,8 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from kvpager.analysis import capacity, recompute, steptime
-from kvpager.analysis.capacity import Values
+from kvpager.analysis import capacity, recompute
 from kvpager.plan.assumptions import Assumptions
 from kvpager.plan.evaluate import Evaluator
 from kvpager.plan.load import Load, Machine
@@ -110,19 +109,11 @@ def _pinned(of: Evaluator[T], load: Load, assumed: Assumptions, context: T, loca
 
 def prefill_time(of: Evaluator[T], load: Load, machine: Machine[T], memory: Memory[T], assumed: Assumptions, context: T) -> T:
     """Time to compute a whole context from nothing: the quadratic term, and never less than reading the weights."""
-
-    def flops(params: Values, tokens: Values) -> Values:
-        total = steptime.linear_flops(params, tokens)
-        for group in load.groups:
-            pairs = steptime.causal_pairs(tokens, 0.0, group.window_tokens)
-            total = total + steptime.attention_flops(pairs, group.layers, load.q_heads, group.attended_dim)
-        return total
-
     operations = of.step(
         "prefill_flops",
         "FLOP",
         f"2 active_params n + 4 x {load.q_heads} query heads x dim x layers x (query, key) pairs",
-        flops,
+        load.pass_flops,
         of.given(load.active_params),
         context,
         source="mission row 47",
