@@ -38,7 +38,7 @@ from kvpager.traces.provenance import now, this_machine, versions_of
 from kvpager.traces.requests import RequestTrace
 
 POLICIES = {
-    "fifo": libcachesim.FIFO, "lru": libcachesim.LRU, "arc": libcachesim.ARC, "s3-fifo": libcachesim.S3FIFO,
+    "fifo": libcachesim.FIFO, "lru": libcachesim.LRU, "arc": libcachesim.ARC, "s3fifo": libcachesim.S3FIFO,
     "sieve": libcachesim.Sieve, "belady": libcachesim.Belady,
 }  # fmt: skip
 GOALS = {"zipf": {"arc": 6.0, "belady": 6.0}, "conversation": {"belady": 2.0}}

@@ -33,7 +33,7 @@ def written(tier):
 def test_an_exclusive_hierarchy_counted_by_hand():
     got = found(prompts([[1], [2], [1], [3]]), *tiers_of(1, 1), mode="exclusive", block_bytes=10)
     top, below = got["tiers"]
-    assert (top["hits"], below["hits"], got["recomputed_blocks"]) == (0, 1, 3)
+    assert (top["block_hits"], below["block_hits"], got["recomputed_blocks"]) == (0, 1, 3)
     assert written(top) == (3, 0, 1)
     assert written(below) == (0, 3, 0)  # 1 for 2, 2 for 1, 1 for 3; 2 falls off
     assert (top["evicted_blocks"], below["evicted_blocks"], below["moved_up_blocks"]) == (3, 1, 1)
@@ -43,19 +43,19 @@ def test_an_exclusive_hierarchy_counted_by_hand():
 def test_an_inclusive_hierarchy_counted_by_hand():
     asked = prompts([[1], [2], [1], [3], [3]])
     got = found(asked, *tiers_of(1, None))
-    assert [tier["hits"] for tier in got["tiers"]] == [1, 1]
+    assert [tier["block_hits"] for tier in got["tiers"]] == [1, 1]
     assert [written(tier) for tier in got["tiers"]] == [(3, 0, 1), (3, 0, 0)]
     lazy = found(asked, *tiers_of(1, None), write_policy="demotion")
     assert [written(tier) for tier in lazy["tiers"]] == [(3, 0, 1), (0, 2, 0)]  # 1 leaves twice and is written once
     picky = found(asked, *tiers_of(1, None), write_policy="second-hit")
-    assert [tier["hits"] for tier in picky["tiers"]] == [1, 0]
+    assert [tier["block_hits"] for tier in picky["tiers"]] == [1, 0]
     assert [written(tier) for tier in picky["tiers"]] == [(4, 0, 0), (2, 0, 0)]  # 1 when made again, 3 when hit
 
 
 def test_tokens_of_the_leading_run_go_to_the_tier_that_serves_them():
     got = found(prompts([[1, 2, 3], [1, 2], [1, 2, 3]]), *tiers_of(2, 9), mode="exclusive", semantics="prefix")
-    assert [tier["hit_tokens"] for tier in got["tiers"]] == [7 + 8, 3]
-    assert got["hit_tokens"] == 18
+    assert [tier["prefix_hit_tokens"] for tier in got["tiers"]] == [7 + 8, 3]
+    assert got["prefix_hit_tokens"] == 18
     assert got["whole_requests"] == 2
 
 
@@ -113,15 +113,15 @@ def test_the_fast_replay_equals_the_slow_one(case):
 def test_every_access_is_served_by_one_place_and_counts_add_up(case, warmup):
     trace, hierarchy = case
     got = row(replay_hierarchy(trace, hierarchy, warmup=warmup))
-    hits = sum(tier["hits"] for tier in got["tiers"])
-    assert hits == got["hits"] == got["accesses"] - got["recomputed_blocks"]
+    hits = sum(tier["block_hits"] for tier in got["tiers"])
+    assert hits == got["block_hits"] == got["accesses"] - got["recomputed_blocks"]
     assert got["recomputed_blocks"] == sum(got["misses"].values())
-    assert sum(tier["hit_tokens"] for tier in got["tiers"]) == got["hit_tokens"]
-    assert all(tier["read_blocks"] == tier["hits"] for tier in got["tiers"])
-    for key in ("requests", "accesses", "hits", "tokens", "hit_tokens"):
+    assert sum(tier["prefix_hit_tokens"] for tier in got["tiers"]) == got["prefix_hit_tokens"]
+    assert all(tier["read_blocks"] == tier["block_hits"] for tier in got["tiers"])
+    for key in ("requests", "accesses", "block_hits", "input_tokens", "prefix_hit_tokens"):
         assert sum(tenant[key] for tenant in got["tenants"]) == got[key]
     for tenant in got["tenants"]:
-        assert sum(tenant["hits_by_tier"].values()) == tenant["hits"]
+        assert sum(tenant["hits_by_tier"].values()) == tenant["block_hits"]
     for key in ("block_hit_ratio", "prefix_token_hit_ratio", "request_hit_ratio"):
         assert got[key] <= got["ceiling"][key]
     for tier, spec in zip(got["tiers"], hierarchy.tiers, strict=True):
@@ -139,7 +139,9 @@ def test_every_access_is_served_by_one_place_and_counts_add_up(case, warmup):
 def test_one_tier_is_the_cache_of_that_size(contents, capacity, mode, warmup):
     asked = prompts(contents)
     for policy, semantics in (("lru", "block"), ("fifo", "block"), ("lru", "prefix")):
-        expected = replay_requests(asked, [Case(policy, capacity, semantics)], warmup=warmup, optimum=False)[0]
+        expected = replay_requests(
+            asked, [Case(policy if semantics == "block" else f"prefix-{policy}", capacity)], warmup=warmup, optimum=False
+        )[0]
         got = found(asked, TierSpec("only", capacity, policy=policy), mode=mode, semantics=semantics, warmup=warmup)
         assert expected == {key: got.get(key, value) for key, value in expected.items()}
         assert sum(written(got["tiers"][0])) == got["recomputed_blocks"] * (capacity > 0) or semantics == "prefix"
@@ -189,9 +191,9 @@ def test_a_tier_without_room_is_absent_and_one_above_the_distinct_blocks_is_the_
     above = ceiling(asked)
     for sizes in ((30, None), (30, 10**9), (asked.distinct, 0)):
         full = found(asked, *tiers_of(*sizes), mode=mode, semantics=semantics)
-        assert (full["hits"], full["hit_tokens"]) == (above["hits"], above["hit_tokens"])
+        assert (full["block_hits"], full["prefix_hit_tokens"]) == (above["block_hits"], above["prefix_hit_tokens"])
         assert full["misses"]["other"] == 0
-    assert found(asked, *tiers_of(0, 0), mode=mode, semantics=semantics)["hits"] == 0
+    assert found(asked, *tiers_of(0, 0), mode=mode, semantics=semantics)["block_hits"] == 0
 
 
 def test_a_complete_store_is_written_once_a_block_however_small_the_tiers_above():
@@ -210,10 +212,10 @@ def test_a_complete_store_is_written_once_a_block_however_small_the_tiers_above(
 def test_without_promotion_a_block_is_read_where_it_stands():
     asked = prompts([[1], [2], [1], [1]])
     got = found(asked, TierSpec("top", 1), TierSpec("store", promote=False))
-    assert [tier["hits"] for tier in got["tiers"]] == [0, 2]
+    assert [tier["block_hits"] for tier in got["tiers"]] == [0, 2]
     assert written(got["tiers"][0]) == (2, 0, 0)
     moved = found(asked, TierSpec("top", 1), TierSpec("store"))
-    assert [tier["hits"] for tier in moved["tiers"]] == [1, 1]
+    assert [tier["block_hits"] for tier in moved["tiers"]] == [1, 1]
 
 
 @settings(max_examples=100)
@@ -237,9 +239,9 @@ def test_tenants_with_quotas_never_notice_each_other(requests, mode, semantics, 
 
 def test_with_quotas_equal_contents_of_two_tenants_are_two_blocks():
     asked = prompts([[1], [1], [1]], tenants=[0, 1, 1])
-    assert found(asked, TierSpec("only", 4))["hits"] == 2
+    assert found(asked, TierSpec("only", 4))["block_hits"] == 2
     apart = found(asked, TierSpec("only", 4, quota_shares={"ann": 0.5}))
-    assert apart["hits"] == 1
+    assert apart["block_hits"] == 1
     assert not apart["tenants_share_blocks"]
     assert apart["tiers"][0]["quota_blocks"] == {"ann": 2}
     assert apart["ceiling"]["block_hit_ratio"] == pytest.approx(1 / 3)
@@ -251,7 +253,7 @@ def test_sizes_in_bytes_hold_whole_blocks():
     asked = session_requests(30)
     sized = found(asked, TierSpec("top", capacity_bytes=1099), TierSpec("store"), block_bytes=100)
     assert sized["tiers"][0]["capacity_blocks"] == 10
-    assert sized["tiers"][0]["hits"] == found(asked, *tiers_of(10, None))["tiers"][0]["hits"]
+    assert sized["tiers"][0]["block_hits"] == found(asked, *tiers_of(10, None))["tiers"][0]["block_hits"]
     assert sized["tiers"][1]["written_bytes"]["new"] == 100 * asked.distinct
 
 
@@ -306,6 +308,6 @@ def test_a_public_trace_gives_the_known_hits_in_tiers():
     """Check table A of libCacheSim: 14,262 and 43,110 LRU hits in 1,638 and 6,553 blocks."""
     asked = load_requests(foreign_trace("mooncake_conversation_trace.jsonl.gz"))
     exclusive = found(asked, *tiers_of(1_638, 6_553 - 1_638), mode="exclusive")
-    assert [tier["hits"] for tier in exclusive["tiers"]] == [14_262, 43_110 - 14_262]
+    assert [tier["block_hits"] for tier in exclusive["tiers"]] == [14_262, 43_110 - 14_262]
     inclusive = found(asked, *tiers_of(1_638, 6_553))
-    assert [tier["hits"] for tier in inclusive["tiers"]] == [14_262, 43_110 - 14_262]
+    assert [tier["block_hits"] for tier in inclusive["tiers"]] == [14_262, 43_110 - 14_262]

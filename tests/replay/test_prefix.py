@@ -57,12 +57,12 @@ def test_prefix_semantics_want_chained_ids(tmp_path):
     path.write_text("".join(line.format(ids, 16 * len(ids)) for ids in ([1, 2], [3, 2], [1, 2])))
     write_requests(ours, load_requests(path))
     trace = read_requests(ours)
-    case = Case("lru", 4, "prefix")
+    case = Case("prefix-lru", 4)
     with pytest.raises(BadInput, match=r"any\.jsonl.*chain them first.*or replay by block"):
         replay_requests(trace, [case])
-    assert replay_requests(trace, [Case("lru", 4)])[0]["hits"] == 3
+    assert replay_requests(trace, [Case("lru", 4)])[0]["block_hits"] == 3
     write_requests(ours, chain(trace), overwrite=True)
-    assert replay_requests(read_requests(ours), [case])[0]["hits"] == 2
+    assert replay_requests(read_requests(ours), [case])[0]["block_hits"] == 2
 
 
 def test_a_piece_is_not_chained():

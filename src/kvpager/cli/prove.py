@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kvpager.cli.requests import OF_REQUESTS, FormatOption, SkipBad, replay_requests
 from kvpager.cli.root import Jobs, Json, Seed, app, command_line, load, print_json, screen, split_names, stage
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_share, parse_tokens
@@ -17,7 +18,10 @@ __all__ = ["demo", "ladder", "record", "replay", "report"]
 Trace = Annotated[Path, typer.Argument(help="An attention trace, from 'kvpager record'.", show_default=False)]
 Replayable = Annotated[
     Path,
-    typer.Argument(help="An attention trace, from 'kvpager record', or a run, from 'generate --record'.", show_default=False),
+    typer.Argument(
+        help="An attention trace, from 'kvpager record'; a run, from 'generate --record'; or a file of requests, of any format.",
+        show_default=False,
+    ),
 ]
 SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see 'kvpager list selectors'.")]
 ClockOption = Annotated[
@@ -93,7 +97,11 @@ def record(
         typer.echo(f"{path}: {found['steps']} steps after {found['context_tokens']} tokens, {found['blocks']} blocks")  # type: ignore[index]
 
 
-@app.command(epilog="Example: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%")
+@app.command(
+    epilog="Examples: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%\n\n"
+    "kvpager replay requests.jsonl.gz --policy prefix-lru,prefix-opt,arc --capacity 1%,10%\n\n"
+    "kvpager replay requests.parquet --tiers hbm=40GiB,dram=200GiB,nvme --model llama-3.1-8b --system h200-host-cxl"
+)
 def replay(
     context: typer.Context,
     trace: Replayable,
@@ -110,11 +118,36 @@ def replay(
     ] = None,
     clock: ClockOption = "layer",
     observe: ObserveOption = "read",
+    form: FormatOption = None,
+    skip_bad: SkipBad = 0,
+    warmup: Annotated[float, typer.Option(help="Share of the requests that is replayed first and not counted.")] = 0.0,
+    model: Annotated[str | None, typer.Option(help="Of requests: whose KV the blocks hold, for sizes in bytes.")] = None,
+    tiers: Annotated[
+        str | None, typer.Option(help="Of requests: replay over tiers, fastest first, e.g. hbm=40GiB,dram=30%,nvme.")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="Of tiers: inclusive (the last keeps copies) or exclusive.")] = "inclusive",
+    write: Annotated[
+        str | None, typer.Option(help="When the last tier is written: through, demotion, second-hit.", show_default="by mode")
+    ] = None,
+    semantics: Annotated[str, typer.Option(help="Of tiers: prefix (only a prompt's leading run hits) or block.")] = "prefix",
+    quota: Annotated[
+        list[str] | None, typer.Option(help="A tenant's own room in a tier, e.g. nvme/ann=30%; give it again for more.")
+    ] = None,
+    system: Annotated[
+        str | None,
+        typer.Option(help="Of tiers: fetch or recompute each block by this system's rates; see 'kvpager list systems'."),
+    ] = None,
     seed: Seed = 0,
     jobs: Jobs = 0,
     json: Json = False,
 ) -> None:
-    """Replay policies on a recorded attention trace or run: what each would have hit, and what no policy can exceed."""
+    """Replay policies on recorded attention, a run, or requests: what each would have hit, and what no policy can exceed."""
+    given = {"format" if name == "form" else name: value for name, value in context.params.items() if _was_given(context, name)}
+    if trace.is_file():
+        replay_requests(trace, given, json=json)
+        return
+    for name in sorted(OF_REQUESTS & given.keys()):
+        raise BadInput(f"--{name.replace('_', '-')} is for request traces, and {str(trace)!r} is none: leave it out")
     from kvpager.claims.uncalibrated import printed
     from kvpager.policies import make_policy
     from kvpager.replay.attention import capacity_units
@@ -128,7 +161,7 @@ def replay(
     for name in names:
         make_policy(name)
     if format_of(trace) == RUN_FORMAT:
-        _replay_run(trace, {name: value for name, value in context.params.items() if _was_given(context, name)}, jobs, json)
+        _replay_run(trace, given, jobs, json)
         return
     source = Source(trace, selector, clock, observe)
     stream = load_stream(source, granularity)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, app, print_json
+from kvpager.cli.root import Json, app, command_line, print_json, split_names, stage
 from kvpager.errors import BadInput
 
 if TYPE_CHECKING:
     from kvpager.traces.requests import RequestTrace
 
-__all__ = ["FormatOption", "SkipBad", "convert"]
+__all__ = ["OF_REQUESTS", "FormatOption", "SkipBad", "convert", "replay_requests"]
+
+OF_REQUESTS = frozenset({"format", "skip_bad", "warmup", "model", "tiers", "mode", "write", "quota", "semantics", "system"})
+"""Options of ``replay`` that only a request trace takes."""
 
 FormatOption = Annotated[
     str | None,
@@ -75,3 +78,103 @@ def _counted(pieces: Iterable[RequestTrace], found: dict[str, Any]) -> Iterator[
             "requests": requests, "blocks": blocks, "distinct_blocks": last.distinct, "block_size": last.block_size,
             "chained": last.chained, "input_tokens": tokens, "tenants": len(last.tenants), "source": dict(last.source),
         }  # fmt: skip
+
+
+def replay_requests(path: Path, given: dict[str, Any], *, json: bool) -> None:
+    """Replay a request trace with the options of ``replay`` that were given.
+
+    Parameters
+    ----------
+    path : Path
+        The trace, of any known format.
+    given : dict
+        Options by name.
+    json : bool
+        Whether to print the document.
+
+    Raises
+    ------
+    BadInput
+        For an option that is for recordings of attention only, or that cannot be.
+    """
+    strange = sorted(given.keys() - OF_REQUESTS - {"trace", "policy", "capacity", "jobs", "json"})
+    if strange:
+        raise BadInput(
+            f"{str(path)!r} is a request trace, for which --{strange[0].replace('_', '-')} means nothing: leave it out"
+        )
+    from kvpager.replay.asks import describe_requests
+    from kvpager.replay.provenance import provenance
+    from kvpager.report.requests import print_replay
+    from kvpager.traces.formats import load_requests
+
+    trace = load_requests(path, given.get("format"), skip_bad=given.get("skip_bad", 0))
+    size = None if "model" not in given else block_bytes(given["model"], trace.block_size)
+    document = {**provenance(command_line(), 0), "trace": describe_requests(trace, path.name), "block_bytes": size}
+    document |= _over_tiers(trace, given, size) if "tiers" in given else {"rows": _rows(trace, given, size)}
+    if json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(print_replay(document)))
+
+
+def block_bytes(model: str, block_size: int) -> int:
+    """Bytes of a block of all layers of a model whose cache grows with the context."""
+    from kvpager.models import resolve
+
+    return resolve(model).geometry.kv_bytes_per_token * block_size
+
+
+def _rows(trace: RequestTrace, given: dict[str, Any], size: int | None) -> list[dict[str, Any]]:
+    """Policies at sizes of one cache."""
+    from kvpager.replay.asks import blocks_of
+    from kvpager.replay.requests import Case
+    from kvpager.replay.requests import replay_requests as run
+
+    for name in ("mode", "write", "quota", "semantics", "system"):
+        if name in given:
+            raise BadInput(f"--{name} is for several tiers: give --tiers, e.g. --tiers hbm=10%,dram=30%,nvme")
+    sizes = [blocks_of(text, trace.distinct, size) for text in split_names(given.get("capacity", "10%"))]
+    names = split_names(given.get("policy", "lru"))
+    cases = [Case(name, blocks) for blocks in sizes for name in names]
+    with stage("replay") as bar:
+        return run(trace, cases, warmup=given.get("warmup", 0.0), progress=lambda done, total: bar(done, total))
+
+
+def _over_tiers(trace: RequestTrace, given: dict[str, Any], size: int | None) -> dict[str, Any]:
+    """One replay over several tiers; with a system, also its seconds and wear."""
+    from kvpager.replay.asks import tiers_of
+    from kvpager.replay.hierarchy import Hierarchy, replay_hierarchy
+    from kvpager.replay.hierarchyrow import row
+
+    for name in ("policy", "capacity"):
+        if name in given:
+            raise BadInput(f"--{name} is for one cache: tiers are least recently used, and --tiers says their sizes")
+    asked = Hierarchy(
+        tiers_of(given["tiers"], given.get("quota", []), trace.distinct, size),
+        mode=given.get("mode", "inclusive"), write_policy=given.get("write"), semantics=given.get("semantics", "prefix"),
+    )  # fmt: skip
+    found = replay_hierarchy(trace, asked, block_bytes=size, warmup=given.get("warmup", 0.0))
+    document = {"hierarchy": row(found)}
+    if "system" not in given:
+        return document
+    from kvpager.hardware import load
+    from kvpager.models import resolve
+    from kvpager.plan.load import load_of
+    from kvpager.plan.reuse import Recomputing, block_fetch_s, fetch_or_recompute
+    from kvpager.plan.wear import wear
+
+    if size is None:
+        raise BadInput("--system needs --model too: seconds follow from the bytes of a block and the model's arithmetic")
+    system = load().systems[given["system"]]
+    times = {
+        tier.name: 0.0
+        if tier.name == "hbm"
+        else block_fetch_s(tier.name, size, system.bandwidth(tier.name), system.tier(tier.name).latency_s())
+        for tier in asked.tiers
+    }
+    document["seconds"] = fetch_or_recompute(found, times, Recomputing(load_of(resolve(given["model"])), system.accelerator))
+    last = asked.tiers[-1].name
+    if last != "hbm":
+        path = system.tier(last)
+        document["wear"] = wear(found, path.medium, count=path.count)
+    return document

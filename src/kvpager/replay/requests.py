@@ -11,7 +11,7 @@ compiled loops hold no interpreter lock.
 
 Misses have three causes. *Compulsory* ones are first accesses: an infinite cache has them too. *Capacity* misses are those that
 the optimum of the same size and semantics has beyond these. *Policy* misses are the rest: what a better choice would have hit.
-The optimum is `belady` by block, where every missed block is taken in, and `optimal` by prefix, where it may be bypassed; both
+The optimum is `belady` by block, where every missed block is taken in, and `prefix-opt` by prefix, where it may be bypassed; both
 have the most block hits of the whole trace. In the part of it that a warm-up leaves, and in tokens or whole requests, a policy
 may have more: then headroom is below 0, and no miss is the policy's.
 """
@@ -47,8 +47,10 @@ __all__ = [
     "replay_requests",
 ]
 
-OPTIMUM = {"block": "belady", "prefix": "optimal"}
+OPTIMUM = {"block": "belady", "prefix": "prefix-opt"}
 """By semantics: the policy that no other has more block hits than."""
+
+_PREFIX = "prefix-"
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,18 @@ class Case:
     Parameters
     ----------
     policy : str
-        Written form, e.g. ``"s3-fifo:threshold=1"``; each semantics has its own policies.
+        Written form, e.g. ``"s3fifo:threshold=1"``; in prefix semantics, which has policies of its own, ``"prefix-lru"``.
     capacity_blocks : int
         Blocks that the cache holds; 0 hits nothing, and more than there are distinct blocks is the infinite cache.
-    semantics : {"block", "prefix"}
-        See the module.
     """
 
     policy: str
     capacity_blocks: int
-    semantics: str = "block"
+
+    @property
+    def semantics(self) -> str:
+        """What a hit is: ``"block"`` or ``"prefix"``, see the module."""
+        return "prefix" if self.policy.startswith(_PREFIX) else "block"
 
 
 def replay_requests(
@@ -149,7 +153,7 @@ def ceiling(trace: RequestTrace, first: int = 0) -> dict[str, int]:
     Returns
     -------
     dict of str to int
-        ``accesses``, ``hits``, ``tokens``, ``hit_tokens``, ``requests``, ``whole_requests``.
+        ``accesses``, ``block_hits``, ``input_tokens``, ``prefix_hit_tokens``, ``requests``, ``whole_requests``.
     """
     n = len(trace.blocks)
     where = np.full(trace.distinct, n)
@@ -163,12 +167,10 @@ def _runner(trace: RequestTrace, case: Case) -> Callable[[], Flags]:
     """What says which accesses of a case hit."""
     if case.capacity_blocks < 0:
         raise BadInput(f"a cache of {case.capacity_blocks} blocks is impossible: give 0 or more")
-    if case.semantics not in OPTIMUM:
-        raise BadInput(f"semantics {case.semantics!r} are unknown: choose block or prefix")
     capacity = min(case.capacity_blocks, trace.distinct)
     if case.semantics == "prefix":
         check_chained(trace)
-        rule = configure(PREFIX_POLICIES, case.policy)
+        rule = configure(PREFIX_POLICIES, case.policy.removeprefix(_PREFIX))
 
         def lead() -> Flags:
             runs = np.zeros(len(trace), np.int32)
@@ -206,9 +208,9 @@ def counted(trace: RequestTrace, hit: Flags, first: int) -> dict[str, int]:
     tokens = hit_tokens(runs, starts, trace.input_tokens, trace.block_size)
     return {
         "accesses": int(starts[-1] - starts[first]),
-        "hits": int(np.count_nonzero(hit[starts[first] :])),
-        "tokens": int(trace.input_tokens[first:].sum()),
-        "hit_tokens": int(tokens[first:].sum()),
+        "block_hits": int(np.count_nonzero(hit[starts[first] :])),
+        "input_tokens": int(trace.input_tokens[first:].sum()),
+        "prefix_hit_tokens": int(tokens[first:].sum()),
         "requests": len(sizes) - first,
         "whole_requests": int(np.count_nonzero((runs == sizes)[first:])),
     }
@@ -228,7 +230,7 @@ def _row(case: Case, counts: dict[str, int], above: dict[str, int], first: int) 
 
 def against_ceiling(counts: Mapping[str, int], above: Mapping[str, int]) -> dict[str, Any]:
     """Return the ratios of counts, misses by cause as far as an infinite cache tells them, and its ratios."""
-    misses, compulsory = (one["accesses"] - one["hits"] for one in (counts, above))
+    misses, compulsory = (one["accesses"] - one["block_hits"] for one in (counts, above))
     return {
         **ratios(counts),
         "misses": {"compulsory": compulsory, "other": misses - compulsory},
@@ -239,8 +241,8 @@ def against_ceiling(counts: Mapping[str, int], above: Mapping[str, int]) -> dict
 def ratios(counts: Mapping[str, int]) -> dict[str, float]:
     """Return the three ratios of counts such as `ceiling` gives."""
     return {
-        "block_hit_ratio": counts["hits"] / max(counts["accesses"], 1),
-        "prefix_token_hit_ratio": counts["hit_tokens"] / max(counts["tokens"], 1),
+        "block_hit_ratio": counts["block_hits"] / max(counts["accesses"], 1),
+        "prefix_token_hit_ratio": counts["prefix_hit_tokens"] / max(counts["input_tokens"], 1),
         "request_hit_ratio": counts["whole_requests"] / max(counts["requests"], 1),
     }
 
@@ -248,7 +250,7 @@ def ratios(counts: Mapping[str, int]) -> dict[str, float]:
 def _compare(row: dict[str, Any], optimum: str, best: dict[str, int]) -> None:
     """Say in a row what the optimum of its size has."""
     compulsory, other = row["misses"].values()
-    capacity = min(best["accesses"] - best["hits"] - compulsory, other)
+    capacity = min(best["accesses"] - best["block_hits"] - compulsory, other)
     row["misses"] = {"compulsory": compulsory, "capacity": capacity, "policy": other - capacity}
     row["optimum"] = optimum
     row["headroom"] = {name: ratio - row[name] for name, ratio in ratios(best).items()}

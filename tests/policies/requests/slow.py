@@ -243,7 +243,7 @@ def belady(blocks, capacity):
 
 
 def prefix(requests, capacity, rule, half_life=2.0):
-    """Leading hits of each request; `rule` is ``"lru"``, ``"fifo"``, ``"ema"`` or ``"optimal"``."""
+    """Leading hits of each request; `rule` is ``"lru"``, ``"fifo"``, ``"ema"`` or ``"opt"``."""
     held, taken, used, asked, runs = set(), {}, {}, {}, []  # taken: serial of coming in; used: (request, minus depth)
     parents = {block: parent for request in requests for parent, block in itertools.pairwise([None, *request])}
     serial = accesses = 0
@@ -270,7 +270,7 @@ def prefix(requests, capacity, rule, half_life=2.0):
                 others = held - set(request[:stop])
                 if rule == "fifo":
                     held.remove(min(held, key=taken.get))
-                elif rule == "optimal":
+                elif rule == "opt":
                     worst = max(held, key=farness)
                     if farness(worst) <= farness(block):
                         break

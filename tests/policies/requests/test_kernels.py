@@ -12,14 +12,14 @@ from kvpager.policies.requests.base import REQUEST_POLICIES, checked
 from kvpager.registry import configure
 
 REFERENCES = {
-    "fifo": slow.fifo, "lru": slow.lru, "lfu": slow.lfu, "sieve": slow.sieve, "arc": slow.arc, "s3-fifo": slow.s3_fifo,
-    "2q": slow.two_q, "ema": slow.ema, "w-tinylfu": slow.w_tinylfu, "belady": slow.belady,
-    "s3-fifo:threshold=1,small=0.3": lambda blocks, capacity: slow.s3_fifo(blocks, capacity, 0.3, 1),
+    "fifo": slow.fifo, "lru": slow.lru, "lfu": slow.lfu, "sieve": slow.sieve, "arc": slow.arc, "s3fifo": slow.s3_fifo,
+    "2q": slow.two_q, "ema": slow.ema, "wtinylfu": slow.w_tinylfu, "belady": slow.belady,
+    "s3fifo:threshold=1,small=0.3": lambda blocks, capacity: slow.s3_fifo(blocks, capacity, 0.3, 1),
     "2q:queue=0.5,ghosts=2.0": lambda blocks, capacity: slow.two_q(blocks, capacity, 0.5, 2.0),
-    "w-tinylfu:window=0.3,protected=0.5,sample=3": lambda blocks, capacity: slow.w_tinylfu(blocks, capacity, 0.3, 0.5, 3),
+    "wtinylfu:window=0.3,protected=0.5,sample=3": lambda blocks, capacity: slow.w_tinylfu(blocks, capacity, 0.3, 0.5, 3),
 }  # fmt: skip
 ORACLES = {
-    "fifo": libcachesim.FIFO, "lru": libcachesim.LRU, "arc": libcachesim.ARC, "s3-fifo": libcachesim.S3FIFO,
+    "fifo": libcachesim.FIFO, "lru": libcachesim.LRU, "arc": libcachesim.ARC, "s3fifo": libcachesim.S3FIFO,
     "sieve": libcachesim.Sieve, "belady": libcachesim.Belady,
 }  # fmt: skip
 
@@ -100,7 +100,7 @@ def test_hits_equal_libcachesim(policy, seed, tmp_path):
 def test_a_cache_of_everything_misses_each_block_once(policy):
     blocks = np.random.default_rng(0).integers(0, 50, 2000).tolist()
     hits = sum(flags(policy, blocks, 60))
-    part_is_set_aside = policy.startswith(("2q", "s3-fifo", "w-tinylfu"))
+    part_is_set_aside = policy.startswith(("2q", "s3fifo", "wtinylfu"))
     assert hits == 2000 - 50 or (part_is_set_aside and hits < 2000 - 50)
 
 
@@ -109,6 +109,6 @@ def test_impossible_accesses_are_refused():
         checked(np.array([0, 5]), 5, 1)
     with pytest.raises(BadInput, match="0 or more"):
         checked(np.array([0]), 1, -1)
-    for text in ("s3-fifo:small=1.5", "2q:queue=0", "ema:half_life=0", "w-tinylfu:window=0"):
+    for text in ("s3fifo:small=1.5", "2q:queue=0", "ema:half_life=0", "wtinylfu:window=0"):
         with pytest.raises(BadInput, match="give"):
             configure(REQUEST_POLICIES, text)

@@ -17,7 +17,7 @@ from kvpager.policies.requests.queues import dequeue, enqueue, first, length, qu
 __all__ = ["S3Fifo"]
 
 
-@REQUEST_POLICIES.register("s3-fifo")
+@REQUEST_POLICIES.register("s3fifo")
 @dataclass
 class S3Fifo:
     """Keep blocks that were asked for again while they stood in a small queue, or soon after they left it.
@@ -40,7 +40,7 @@ class S3Fifo:
         """Check the settings."""
         if not 0 < self.small < 1 or self.threshold < 1:
             raise BadInput(
-                f"s3-fifo: small = {self.small}, threshold = {self.threshold}: give a share in (0, 1) and 1 or more hits"
+                f"s3fifo: small = {self.small}, threshold = {self.threshold}: give a share in (0, 1) and 1 or more hits"
             )
 
     def replay(self, blocks: Ids, distinct: int, capacity: int, hit: Flags) -> None:

@@ -16,7 +16,7 @@ from kvpager.policies.requests.chains import chains, move, take, to_front
 __all__ = ["WTinyLfu"]
 
 
-@REQUEST_POLICIES.register("w-tinylfu")
+@REQUEST_POLICIES.register("wtinylfu")
 @dataclass
 class WTinyLfu:
     """Keep what leaves a small LRU window if it was asked for more often than what it would push out.
@@ -40,7 +40,7 @@ class WTinyLfu:
         """Check the settings."""
         if not 0 < self.window < 1 or not 0 < self.protected < 1 or self.sample < 1:
             raise BadInput(
-                f"w-tinylfu: window = {self.window}, protected = {self.protected}, sample = {self.sample}: "
+                f"wtinylfu: window = {self.window}, protected = {self.protected}, sample = {self.sample}: "
                 "give two shares in (0, 1) and 1 or more capacities"
             )
 

@@ -17,7 +17,7 @@ CONTENTS = st.lists(st.lists(st.integers(0, 2), max_size=6), min_size=1, max_siz
 POLICIES = {
     "lru": lambda requests, capacity: slow.prefix(requests, capacity, "lru"),
     "fifo": lambda requests, capacity: slow.prefix(requests, capacity, "fifo"),
-    "optimal": lambda requests, capacity: slow.prefix(requests, capacity, "optimal"),
+    "opt": lambda requests, capacity: slow.prefix(requests, capacity, "opt"),
     "ema": lambda requests, capacity: slow.prefix(requests, capacity, "ema"),
     "ema:half_life=0.25": lambda requests, capacity: slow.prefix(requests, capacity, "ema", 0.25),
     "ema:half_life=30": lambda requests, capacity: slow.prefix(requests, capacity, "ema", 30),
@@ -69,14 +69,14 @@ def most_hits(requests, capacity):
 @given(contents=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=3), min_size=1, max_size=7), capacity=st.integers(1, 4))
 def test_no_cache_has_more_hits_than_the_optimum(contents, capacity):
     requests = prompts(contents)
-    assert sum(runs_of("optimal", requests, capacity)) == most_hits(requests, capacity)
+    assert sum(runs_of("opt", requests, capacity)) == most_hits(requests, capacity)
 
 
 @settings(max_examples=60)
 @given(contents=CONTENTS, capacity=st.integers(1, 14))
 def test_no_policy_has_more_hits_than_the_optimum(contents, capacity):
     requests = prompts(contents)
-    best = sum(runs_of("optimal", requests, capacity))
+    best = sum(runs_of("opt", requests, capacity))
     assert all(sum(runs_of(policy, requests, capacity)) <= best for policy in POLICIES)
 
 
@@ -87,7 +87,7 @@ def test_a_popular_prefix_outlives_a_burst_that_lru_lets_push_it_out():
     assert runs_of("lru", requests, 5)[-1] == 0
 
 
-@pytest.mark.parametrize("policy", ["lru", "ema", "optimal"])
+@pytest.mark.parametrize("policy", ["lru", "ema", "opt"])
 def test_what_is_kept_is_whole_prefixes(policy):
     """Of a request longer than the cache its first blocks stay, and hit the next time."""
     requests = [[0, 1, 2, 3, 4], [5, 6], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]

@@ -15,7 +15,7 @@ from kvpager.policies.requests.prefix.base import PREFIX_POLICIES, Runs, Starts
 __all__ = ["PrefixOptimal"]
 
 
-@PREFIX_POLICIES.register("optimal")
+@PREFIX_POLICIES.register("opt")
 @dataclass
 class PrefixOptimal:
     """Keep the blocks that a request asks for again soonest, among those held and those just asked for; the rest is bypassed.
