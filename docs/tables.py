@@ -24,10 +24,13 @@ from kvpager.evaluate import TASKS
 from kvpager.live.summaries import SUMMARIES
 from kvpager.models.base import MODELS
 from kvpager.policies import POLICIES
+from kvpager.policies.requests.base import REQUEST_POLICIES
+from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import Registry
 from kvpager.selectors import SELECTORS
 from kvpager.tiers.base import TIERS
+from kvpager.traces.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[1]
 REGISTRIES: dict[str, Registry[Any]] = {
@@ -38,6 +41,9 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "tasks": TASKS,
     "tiers": TIERS,
     "models": MODELS,
+    "formats": FORMATS,
+    "request_policies": REQUEST_POLICIES,
+    "prefix_policies": PREFIX_POLICIES,
 }
 HEADS = {
     "policies": ("policy", "what it keeps", "source", "what differs"),
@@ -47,6 +53,9 @@ HEADS = {
     "tasks": ("task", "what it asks", "source", "what differs"),
     "tiers": ("tier", "what it does", "source", "what differs"),
     "models": ("family", "what it covers"),
+    "formats": ("format", "what it reads"),
+    "request_policies": ("policy", "what it keeps", "source", "what differs"),
+    "prefix_policies": ("policy", "what it keeps", "source", "what differs"),
 }
 LEDGER_HEADS = {
     "verdicts": ("verdict", "claims", "of note 000", "of note 004", "of both", "what the check says today"),
@@ -90,6 +99,8 @@ def rows(registry: Registry[Any]) -> Iterable[tuple[str, ...]]:
         elif registry is MODELS:
             module = sys.modules[plugin.__module__]
             yield f"`{name}`", prose((module.__doc__ or "").split("\n\n")[0])
+        elif registry is FORMATS:
+            yield f"`{name}`", described(plugin.__doc__ or "")[0]
         else:
             yield f"`{name}`", *described(plugin.__doc__ or "")
 

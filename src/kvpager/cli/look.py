@@ -16,6 +16,7 @@ _REGISTRIES = {
     "families": ("kvpager.models.base", "MODELS"),
     "formats": ("kvpager.traces.formats", "FORMATS"),
     "policies": ("kvpager.policies", "POLICIES"),
+    "prefix-policies": ("kvpager.policies.requests.prefix.base", "PREFIX_POLICIES"),
     "request-policies": ("kvpager.policies.requests.base", "REQUEST_POLICIES"),
     "selectors": ("kvpager.selectors", "SELECTORS"),
     "prefetchers": ("kvpager.prefetch", "PREFETCHERS"),

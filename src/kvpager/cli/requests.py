@@ -137,7 +137,7 @@ def _rows(trace: RequestTrace, given: dict[str, Any], size: int | None) -> list[
     names = split_names(given.get("policy", "lru"))
     cases = [Case(name, blocks) for blocks in sizes for name in names]
     with stage("replay") as bar:
-        return run(trace, cases, warmup=given.get("warmup", 0.0), progress=lambda done, total: bar(done, total))
+        return run(trace, cases, warmup=given.get("warmup", 0.0), threads=given.get("jobs", 0), progress=lambda *how: bar(*how))
 
 
 def _over_tiers(trace: RequestTrace, given: dict[str, Any], size: int | None) -> dict[str, Any]:
@@ -178,3 +178,64 @@ def _over_tiers(trace: RequestTrace, given: dict[str, Any], size: int | None) ->
         path = system.tier(last)
         document["wear"] = wear(found, path.medium, count=path.count)
     return document
+
+
+@app.command(epilog="Example: kvpager curve requests.parquet --model llama-3.1-8b --tiers hbm=40GiB,dram=400GiB -o curve.html")
+def curve(
+    trace: Annotated[Path, typer.Argument(help="A request trace of any known format.", show_default=False)],
+    policy: Annotated[str, typer.Option(help="Policies beside LRU's whole curve, comma-separated, at the sizes asked for.")] = "",
+    capacity: Annotated[
+        str, typer.Option(help="Sizes for these: shares of the distinct blocks (10%), blocks (500), or bytes with --model.")
+    ] = "0.1%,1%,3%,10%,30%",
+    semantics: Annotated[
+        str, typer.Option(help="prefix: only a prompt's leading run hits. block: each access counts.")
+    ] = "prefix",
+    warmup: Annotated[float, typer.Option(help="Share of the requests that goes first and is not counted.")] = 0.0,
+    model: Annotated[str | None, typer.Option(help="Whose KV the blocks hold: sizes are then in bytes.")] = None,
+    tiers: Annotated[
+        str | None, typer.Option(help="Sizes to mark, each added to those before it: hbm=40GiB,dram=400GiB.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Picture: .html, .png or .svg.")] = Path("curve.html"),
+    form: FormatOption = None,
+    skip_bad: SkipBad = 0,
+    json: Json = False,
+) -> None:
+    """Draw how hits grow with the cache: LRU at every size in one pass, other policies, the optimum, and what none exceeds."""
+    from kvpager.replay.asks import blocks_of, describe_requests, tiers_of
+    from kvpager.replay.curve import curve as run
+    from kvpager.replay.provenance import provenance
+    from kvpager.report.hitcurve import SUFFIXES, draw_curve, print_curve
+    from kvpager.traces.formats import load_requests
+
+    if out.suffix not in SUFFIXES:
+        raise BadInput(f"picture {str(out)!r} ends in none of {', '.join(SUFFIXES)}: name one of these")
+    found = load_requests(trace, form, skip_bad=skip_bad)
+    size = None if model is None else block_bytes(model, found.block_size)
+    sizes = [blocks_of(text, found.distinct, size) for text in split_names(capacity)]
+    marks = [] if tiers is None else tiers_of(tiers, [], found.distinct, size)
+    names = ["lru", *(split_names(policy) if policy else [])]
+    with stage("curve") as bar:
+        document = run(
+            found, names, sizes, semantics=semantics, warmup=warmup, block_bytes=size or 0,
+            progress=lambda done, total: bar(done, total),
+        )  # fmt: skip
+    document = {**provenance(command_line(), 0), **document, "trace": describe_requests(found, trace.name)}
+    document["tiers"] = _marks(marks, size)
+    document["picture"] = str(draw_curve(document, out))
+    if json:
+        print_json(document)
+    else:
+        typer.echo("\n".join([*print_curve(document), f"Picture: {document['picture']}"]))
+
+
+def _marks(tiers: list[Any], size: int | None) -> list[dict[str, Any]]:
+    """Sizes of tiers and of all above them together, as a curve has them."""
+    blocks, marks = 0, []
+    for tier in tiers:
+        if tier.capacity_blocks is None:
+            raise BadInput(f"tier {tier.name!r} has no size that could be marked: write {tier.name}=40GiB, or leave it out")
+        blocks += tier.capacity_blocks
+        marks.append(
+            {"name": tier.name, "capacity_blocks": blocks, **({} if size is None else {"capacity_bytes": blocks * size})}
+        )
+    return marks

@@ -31,7 +31,7 @@ def print_replay(document: Document) -> list[str]:
     rows: Sequence[Mapping[str, Any]] = document["rows"]
     lines += table(
         "What a cache of that size would have hit",
-        ("policy", "capacity\nblocks", "block\nhits", "prefix\ntokens", "whole\nrequests", "misses:\nfirst", "capacity", "policy"),
+        ("policy", "capacity\nblocks", "block\nhits", "prefix\ntokens", "whole\nprompts", "misses:\nfirst", "capacity", "policy"),
         "<>>>>>>>",
         [
             (
