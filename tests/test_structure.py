@@ -92,7 +92,9 @@ HEAVY = {
     "pandas",
     "streamlit",
     "pyarrow",
+    "triton",
 }
+TRITON = ["kvpager.live.kernels.device", "kvpager.live.kernels.spans"]  # it comes with PyTorch's builds for a GPU only
 LIGHT = [
     "kvpager",
     "kvpager.pager",
@@ -435,4 +437,8 @@ def test_every_file_opens_by_saying_what_it_is(path):
 def test_every_module_of_the_package_can_be_imported():
     for path in MODULES:
         dotted = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-        importlib.import_module(dotted)
+        try:
+            importlib.import_module(dotted)
+        except ModuleNotFoundError as missing:
+            if missing.name != "triton" or dotted not in TRITON:
+                raise
