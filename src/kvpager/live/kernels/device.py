@@ -151,8 +151,9 @@ class DeviceKernel(AnyShape):
         """Fold blocks, of which a KV head has up to `widest`; the result stays on the device, or goes to the host."""
         count, lanes, device = len(read.values), self.kv_heads * self.group, read.memory.device
         spans = self._room(count // _SPAN + self.kv_heads, device)
-        if blocks is None:  # sums are not kept
-            blocks = self._room(count, device)._replace(acc=spans.acc)
+        if blocks is None:
+            high, part = (cast(Any, torch.empty(count, self.group, device=device)) for _ in range(2))
+            blocks = Partials(high, part, spans.acc)  # sums of single blocks are not kept
         places = starts if rows is None else rows
         size = lanes * self.v_dim
         result = torch.empty(size + count, device=device)
