@@ -199,7 +199,7 @@ class Batch:
                 places.append((number, position))
         if not items:
             return output
-        step = LayerStep(store.kernel, store.memory.source, store.table, store.layout.v_dim, items, softcap)
+        step = LayerStep(store.kernel, store.memory.source, store.table, items, softcap)
 
         def seen() -> Seen:
             step.finish()
@@ -228,7 +228,7 @@ class Batch:
         """Read all that `item` left out as well, to know the share of the attention mass on what it read."""
         store, row = self.store, self.rows[item.row]
         whole = item._replace(reading=self._reading(item.row, None, row.tokens + 1).at_layer(tick.layer))
-        step = LayerStep(store.kernel, store.memory.source, store.table, store.layout.v_dim, [whole], softcap)
+        step = LayerStep(store.kernel, store.memory.source, store.table, [whole], softcap)
         store.driver.stream(tick, step.demand, step.attend)
         step.finish()
         units, mass = step.mass()

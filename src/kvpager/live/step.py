@@ -20,6 +20,10 @@ __all__ = ["Item", "Kernel", "LayerStep", "Reading", "read_all", "read_some"]
 class Kernel(Protocol):
     """Decode attention over units in slots; see `kvpager.live.kernels`."""
 
+    def room(self, rows: int) -> Partials:
+        """Return room for the partials of so many units, where the kernel keeps them."""
+        ...
+
     def partials(
         self, query: NDArray[np.float32], memory: NDArray[np.uint8], slots: Ids, heads: Ids, rows: Ids, out: Partials,
         tokens: Ids | None = None, softcap: float = 0.0, keys: Ids | None = None,
@@ -135,8 +139,6 @@ class LayerStep:
         Tells in which memory units stand, in which of its slots, and in which their keys, if K and V are apart.
     table : UnitTable
         Units.
-    v_dim : int
-        Elements of a value.
     items : list of Item
         The queries.
     softcap : float
@@ -155,11 +157,10 @@ class LayerStep:
         kernel: Kernel,
         source: Callable[[Ids], tuple[NDArray[np.uint8], Ids, Ids | None]],
         table: UnitTable,
-        v_dim: int,
         items: list[Item],
         softcap: float = 0.0,
     ) -> None:
-        self._kernel, self._source, self._table, self._v_dim = kernel, source, table, v_dim
+        self._kernel, self._source, self._table = kernel, source, table
         self._items, self._softcap = items, softcap
         self._ascending: dict[int, Ids] = {}
         self._partials: list[Partials | None] = [None] * len(items)
@@ -219,8 +220,7 @@ class LayerStep:
             return
         out, reading = self._partials[number], item.reading
         if out is None:
-            group = len(item.query) // (len(reading.starts) - 1)
-            out = self._partials[number] = Partials.empty(len(reading.units), group, self._v_dim)
+            out = self._partials[number] = self._kernel.room(len(reading.units))
         units = reading.units[places]
         memory, slots, keys = self._source(units)
         self._kernel.partials(

@@ -1,5 +1,7 @@
 """Both decode kernels: errors against float64, equal bits however the work is split, nothing wrong from bad input."""
 
+import importlib.util
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -142,7 +144,8 @@ def test_other_kernels_take_what_the_compiled_one_does_not():
     check(case, *kernel.attend(case.query, case.memory, case.slots, case.starts, case.tokens))
     shape = {"kv_heads": 2, "group": 3, "k_dim": 32, "v_dim": 32, "block_size": 16, "element": "float32"}
     assert isinstance(kernel_for(**shape), DecodeKernel)
-    assert isinstance(kernel_for(**shape, device="cuda"), ReferenceKernel)
+    if importlib.util.find_spec("triton") is None:
+        assert isinstance(kernel_for(**shape, device="cuda"), ReferenceKernel)
     with pytest.raises(BadInput, match="block_size 8"):
         kernel_for(**(shape | {"block_size": 8}), force="compiled")
 

@@ -1,4 +1,4 @@
-"""Kernels of the live cache on a CPU: attention of one step to blocks in slots, block scores, exact top-k."""
+"""Kernels of the live cache: attention of one step to blocks in slots, block scores, exact top-k."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from kvpager.live.kernels.decode import DecodeKernel
+    from kvpager.live.kernels.device import DeviceKernel
     from kvpager.live.kernels.plain import PlainKernel
     from kvpager.live.kernels.reference import ReferenceKernel
 
@@ -23,8 +24,8 @@ def kernel_for(
     element: str,
     device: str = "cpu",
     force: Literal["compiled", "reference"] | None = None,
-) -> DecodeKernel | PlainKernel | ReferenceKernel:
-    """Choose the kernel of a layer: vector code where its shape allows, plain loops elsewhere on a CPU, else torch.
+) -> DecodeKernel | PlainKernel | DeviceKernel | ReferenceKernel:
+    """Choose the kernel of a layer: on a CPU vector code where its shape allows, else plain loops; on a GPU Triton; else torch.
 
     Parameters
     ----------
@@ -39,13 +40,13 @@ def kernel_for(
     element : str
         ``"float32"`` or ``"bfloat16"``.
     device : str
-        Where the slots are; the compiled kernel is for ``"cpu"``.
+        Where the slots are.
     force : {"compiled", "reference"}, optional
         Take this one, for tests.
 
     Returns
     -------
-    DecodeKernel, PlainKernel or ReferenceKernel
+    DecodeKernel, PlainKernel, DeviceKernel or ReferenceKernel
         Of the same contract.
 
     Raises
@@ -53,15 +54,21 @@ def kernel_for(
     BadInput
         The forced kernel does not take the shape.
     """
-    kind: type[DecodeKernel | PlainKernel | ReferenceKernel]
-    if force == "compiled" or (force is None and device == "cpu" and importlib.util.find_spec("numba") is not None):
+    shape = {"kv_heads": kv_heads, "group": group, "k_dim": k_dim, "v_dim": v_dim, "block_size": block_size}
+    if force == "compiled" or (force is None and device == "cpu" and _installed("numba")):
         from kvpager.live.kernels.decode import DecodeKernel, supported
         from kvpager.live.kernels.plain import PlainKernel
 
         fits = force == "compiled" or supported(block_size, k_dim, v_dim, element, group)
-        kind = DecodeKernel if fits else PlainKernel
-    else:
-        from kvpager.live.kernels.reference import ReferenceKernel
+        return DecodeKernel(**shape, element=element) if fits else PlainKernel(**shape, element=element)
+    if force is None and device != "cpu" and _installed("triton"):
+        from kvpager.live.kernels.device import DeviceKernel
 
-        kind = ReferenceKernel
-    return kind(kv_heads=kv_heads, group=group, k_dim=k_dim, v_dim=v_dim, block_size=block_size, element=element)
+        return DeviceKernel(**shape, element=element, device=device)
+    from kvpager.live.kernels.reference import ReferenceKernel
+
+    return ReferenceKernel(**shape, element=element)
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

@@ -66,6 +66,10 @@ class DecodeKernel:
         self.shape, self.kv_heads = Shape(group, k_dim, v_dim, element), kv_heads
         self.unit_bytes = TOKENS * (k_dim + v_dim) * self.shape.element_bytes
 
+    def room(self, rows: int) -> Partials:
+        """Return room for the partials of so many blocks, with nothing in it yet."""
+        return Partials.empty(rows, self.shape.group, self.shape.v_dim)
+
     def partials(
         self,
         query: NDArray[np.float32],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvpager.errors import BadInput
+from kvpager.live.kernels.partials import Partials
 
 __all__ = ["AnyShape"]
 
@@ -46,6 +47,10 @@ class AnyShape:
         sizes = (self.kv_heads, self.group, self.k_dim, self.v_dim, self.block_size)
         if self.element not in _ELEMENT_BYTES or min(sizes) < 1:
             raise BadInput(f"{self} has a size below 1, or elements other than {' and '.join(_ELEMENT_BYTES)}: give others")
+
+    def room(self, rows: int) -> Partials:
+        """Return room for the partials of so many blocks, with nothing in it yet."""
+        return Partials.empty(rows, self.group, self.v_dim)
 
     def attend(
         self, query: Any, memory: Any, slots: Any, starts: Any, tokens: Any | None = None, softcap: float = 0.0,
