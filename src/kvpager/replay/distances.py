@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import Ids
 
-__all__ = ["NEVER", "block_depths", "hits_by_capacity", "prefix_depths"]
+__all__ = ["NEVER", "block_depths", "hits_by_capacity", "leading_depths", "prefix_depths"]
 
 NEVER = np.iinfo(np.int32).max
 """Depth of a block that was not touched before."""
@@ -67,6 +67,25 @@ def prefix_depths(blocks: Ids, starts: NDArray[np.int64], distinct: int) -> Dept
     depths = np.empty(len(blocks), np.int32)
     _depths(blocks, starts, distinct, depths)
     return depths
+
+
+def leading_depths(depths: Depths, starts: NDArray[np.int64]) -> Depths:
+    """Return the deepest depth of each access and those before it in its request: the capacity from which all these hit.
+
+    Parameters
+    ----------
+    depths : int32 [n]
+        From `block_depths` or `prefix_depths`; of the latter, the same comes back.
+    starts : int64 [requests + 1]
+        Where each request begins.
+
+    Returns
+    -------
+    int32 [n]
+    """
+    leading = depths.copy()
+    _lead(leading, starts)
+    return leading
 
 
 def hits_by_capacity(depths: Depths, weights: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
@@ -128,6 +147,13 @@ def _depths(blocks: Any, starts: Any, distinct: Any, depths: Any) -> None:
             last[block] = touch
             _add(tree, touch, 1, size)
             held += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _lead(depths: Any, starts: Any) -> None:
+    for request in range(len(starts) - 1):
+        for at in range(starts[request] + 1, starts[request + 1]):
+            depths[at] = max(depths[at], depths[at - 1])
 
 
 @numba.njit(inline="always")

@@ -238,8 +238,8 @@ def against_ceiling(counts: Mapping[str, int], above: Mapping[str, int]) -> dict
     }
 
 
-def ratios(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return the three ratios of counts such as `ceiling` gives."""
+def ratios(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the three ratios of counts such as `ceiling` gives, numbers or arrays."""
     return {
         "block_hit_ratio": counts["block_hits"] / max(counts["accesses"], 1),
         "prefix_token_hit_ratio": counts["prefix_hit_tokens"] / max(counts["input_tokens"], 1),

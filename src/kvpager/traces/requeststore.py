@@ -22,7 +22,7 @@ from kvpager.traces.requests import COLUMNS, RequestTrace, checked
 from kvpager.traces.room import check_room
 from kvpager.traces.store import sync
 
-__all__ = ["FORMAT", "VERSION", "iter_requests", "read_requests", "write_requests"]
+__all__ = ["FORMAT", "VERSION", "count_accesses", "iter_requests", "read_requests", "write_requests"]
 
 FORMAT, VERSION = "kvpager-requests", 1
 _GROUP_BLOCKS, _GROUP_ROWS = 1 << 20, 1 << 17
@@ -95,6 +95,13 @@ def iter_requests(path: str | Path, batch: int = _GROUP_ROWS) -> Iterator[Reques
     path = Path(path)
     with _opened(path) as file:
         yield from checked(_pieces(path, file, batch))
+
+
+def count_accesses(path: str | Path) -> int:
+    """Return how many block ids a request trace says that it holds; raise `TraceError` as `iter_requests`."""
+    path = Path(path)
+    with _opened(path) as file:
+        return _count(path, _about(path, file), "accesses")
 
 
 def read_requests(path: str | Path) -> RequestTrace:
