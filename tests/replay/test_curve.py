@@ -45,7 +45,7 @@ def test_each_point_is_what_a_replay_of_lru_has(trace, capacities, warmup, seman
         warmup=warmup,
         threads=1,
     )
-    assert [row for row in document["rows"] if row["policy"] == "lru"] == rows
+    assert [row for row in document["rows"] if row["policy"] in ("lru", "prefix-lru")] == rows
     for row in rows:
         assert {name: at(document, row["capacity_blocks"])[name] for name in RATIOS} == {name: row[name] for name in RATIOS}
     assert document["ceiling"] == ratios(ceiling(trace, document["warmup_requests"]))
@@ -59,7 +59,7 @@ def test_a_document_has_all_that_a_chart_needs():
     )
     assert json.loads(json.dumps(document)) == document
     assert [(row["policy"], row["capacity_blocks"]) for row in document["rows"]] == [
-        (policy, size) for size in (50, 400) for policy in ("ema", "lru", "optimal")
+        (policy, size) for size in (50, 400) for policy in ("prefix-ema", "prefix-lru", "prefix-opt")
     ]
     assert told == [(done, 7) for done in range(1, 8)]
     assert document["semantics"] == "prefix"
@@ -132,7 +132,7 @@ def test_long_traces_are_sampled_and_short_ones_are_not(monkeypatch, tmp_path):
     assert streamed["lru"] == in_memory["lru"]
     assert "sample" in streamed["lru"]
     assert streamed["rows"] == []
-    assert [row["policy"] for row in in_memory["rows"]] == ["fifo", "optimal"]
+    assert [row["policy"] for row in in_memory["rows"]] == ["prefix-fifo", "prefix-opt"]
     monkeypatch.setattr(module, "SAMPLE_ABOVE", len(trace.blocks))
     assert "sample" not in curve(trace, [], [100])["lru"]
 
