@@ -222,3 +222,12 @@ def test_wrong_curves_are_refused(refused, mooncake):
     refused("curve", mooncake, "--semantics", "token", words=["'token'", "block or prefix"])
     refused("curve", mooncake, "--tiers", "hbm", words=["'hbm'", "no size"])
     refused("curve", mooncake, "--capacity", "-5", words=["-5"])
+
+
+def test_a_long_trace_is_sampled_from_its_file_piece_by_piece(well, sessions, monkeypatch):
+    monkeypatch.setattr("kvpager.replay.curve.SAMPLE_ABOVE", 1000)
+    found = well("curve", "s.parquet", "-o", "s.svg", "--json").document
+    assert "sample" in found["lru"]["method"]
+    assert found["rows"] == []
+    assert (found["trace"]["requests"], found["trace"]["distinct_blocks"]) == (len(sessions), sessions.distinct)
+    assert all("prefix_token_hit_ratio_error" in point for point in found["lru"]["points"])

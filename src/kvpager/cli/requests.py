@@ -201,31 +201,49 @@ def curve(
     json: Json = False,
 ) -> None:
     """Draw how hits grow with the cache: LRU at every size in one pass, other policies, the optimum, and what none exceeds."""
-    from kvpager.replay.asks import blocks_of, describe_requests, tiers_of
+    from kvpager.replay.asks import blocks_of, tiers_of
     from kvpager.replay.curve import curve as run
     from kvpager.replay.provenance import provenance
     from kvpager.report.hitcurve import SUFFIXES, draw_curve, print_curve
-    from kvpager.traces.formats import load_requests
 
     if out.suffix not in SUFFIXES:
         raise BadInput(f"picture {str(out)!r} ends in none of {', '.join(SUFFIXES)}: name one of these")
-    found = load_requests(trace, form, skip_bad=skip_bad)
-    size = None if model is None else block_bytes(model, found.block_size)
-    sizes = [blocks_of(text, found.distinct, size) for text in split_names(capacity)]
-    marks = [] if tiers is None else tiers_of(tiers, [], found.distinct, size)
+    source, about = _source(trace, form, skip_bad)
+    distinct = about["distinct_blocks"]
+    size = None if model is None else block_bytes(model, about["block_size"])
+    sizes = [blocks_of(text, distinct, size) for text in split_names(capacity)]
+    marks = [] if tiers is None else tiers_of(tiers, [], distinct, size)
     names = ["lru", *(split_names(policy) if policy else [])]
     with stage("curve") as bar:
         document = run(
-            found, names, sizes, semantics=semantics, warmup=warmup, block_bytes=size or 0,
+            source, names, sizes, semantics=semantics, warmup=warmup, block_bytes=size or 0,
             progress=lambda done, total: bar(done, total),
         )  # fmt: skip
-    document = {**provenance(command_line(), 0), **document, "trace": describe_requests(found, trace.name)}
+    document = {**provenance(command_line(), 0), **document, "trace": about}
     document["tiers"] = _marks(marks, size)
     document["picture"] = str(draw_curve(document, out))
     if json:
         print_json(document)
     else:
         typer.echo("\n".join([*print_curve(document), f"Picture: {document['picture']}"]))
+
+
+def _source(path: Path, form: str | None, skip_bad: int) -> tuple[Any, dict[str, Any]]:
+    """What to draw a curve of, and what it is: the trace, or what gives its pieces if it is long and a file of ours."""
+    from kvpager.replay.asks import describe_requests
+    from kvpager.replay.curve import curve_source
+    from kvpager.traces.formats import load_requests
+
+    if form is not None or path.suffix != ".parquet":
+        trace = load_requests(path, form, skip_bad=skip_bad)
+        return trace, describe_requests(trace, path.name)
+    source = curve_source(path)
+    if not callable(source):
+        return source, describe_requests(source, path.name)
+    about: dict[str, Any] = {}
+    for _ in _counted(source(), about):
+        pass
+    return source, {"path": path.name, "accesses": about["blocks"], **about}
 
 
 def _marks(tiers: list[Any], size: int | None) -> list[dict[str, Any]]:

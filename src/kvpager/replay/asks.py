@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kvpager.errors import BadInput
@@ -65,7 +65,7 @@ def tiers_of(text: str, quotas: Sequence[str], distinct: int, block_bytes: int |
     ]  # fmt: skip
 
 
-def describe_requests(trace: RequestTrace, path: str) -> Mapping[str, Any]:
+def describe_requests(trace: RequestTrace, path: str) -> dict[str, Any]:
     """Return what a request trace is, for a document's ``trace``."""
     return {
         "path": path,

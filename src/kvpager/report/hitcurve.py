@@ -126,7 +126,7 @@ def _spec(document: Document, width: int) -> dict[str, Any]:
     ceiling = [{"size": points[0]["size"], "ratio": top, "text": f"infinite cache: {percent(top)}"}]
     layers = [
         alt.Chart(inline(ceiling)).mark_rule(strokeDash=[4, 4], color="gray").encode(y=y),
-        alt.Chart(inline(ceiling)).mark_text(align="left", baseline="bottom", dx=4, dy=-3).encode(x=x, y=y, text="text:N"),
+        alt.Chart(inline(ceiling)).mark_text(align="left", baseline="top", dx=4, dy=4).encode(x=x, y=y, text="text:N"),
         lines,
         dots,
     ]
