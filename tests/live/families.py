@@ -207,10 +207,13 @@ class Pair:
         self.dense = DynamicCache(config=self.twin.config)
         self.dense.activate_past_recording()
         self.cache.activate_past_recording()
+        self.has_windows = any(layer.is_sliding for layer in self.dense.layers)
+        self.cropped = False
         self.mask = None
 
     def forward(self, ids, mask=None, **options):
         """Run both; return the tiered logits of real tokens."""
+        self.cropped = False
         new = torch.ones_like(ids) if mask is None else mask
         self.mask = new if self.mask is None else torch.cat([self.mask, new], 1)
         seen = self.mask if self.mask.min() == 0 else None
@@ -229,6 +232,7 @@ class Pair:
             getattr(cache, name)(*arguments)
 
     def crop(self, tokens):
+        self.cropped = True
         self.both("crop", -tokens)
         self.mask = self.mask[:, : self.mask.shape[1] - tokens]
 

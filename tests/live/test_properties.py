@@ -49,7 +49,7 @@ def apply(pair, name, detail, seed):
     rows, tokens = pair.mask.shape
     if name == "forward" and tokens + detail <= MOST_TOKENS:
         pair.forward(ids_of(rows, detail, seed))
-    elif name == "crop":
+    elif name == "crop" and not (pair.cropped and pair.has_windows):  # a window keeps its past for one crop, even of nothing
         pair.crop(min(detail, tokens - 1))  # a DynamicCache of nothing has no rows
     elif name == "select":
         pair.rearrange([parent % rows for parent in detail])

@@ -12,7 +12,7 @@ from tests.foreign import foreign_trace
 from tests.prompts import NAMES, prompts, tiers_of
 from tests.replay import slowhierarchy
 
-from kvpager.errors import BadInput
+from kvpager.errors import BadInput, CapacityError
 from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.replay.distances import block_depths
 from kvpager.replay.hierarchy import Hierarchy, TierSpec, replay_hierarchy
@@ -245,6 +245,7 @@ def test_tenants_with_quotas_never_notice_each_other(contents, seed, mode, seman
 def test_with_quotas_equal_contents_of_two_tenants_are_two_blocks():
     asked = prompts([[1], [1], [1]], tenants=[0, 1, 1])
     assert found(asked, TierSpec("only", 4))["block_hits"] == 2
+    assert found(asked, TierSpec("only", 4), separate_tenants=True)["block_hits"] == 1
     apart = found(asked, TierSpec("only", 4, quota_shares={"ann": 0.5}))
     assert apart["block_hits"] == 1
     assert not apart["tenants_share_blocks"]
@@ -307,6 +308,12 @@ def test_impossible_replays_are_refused():
         found(prompts([[1]]), TierSpec("a"), warmup=1.0)
     with pytest.raises(BadInput, match="0 bytes"):
         found(prompts([[1]]), TierSpec("a"), block_bytes=0)
+
+
+def test_a_replay_that_does_not_fit_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("kvpager.traces.room.free_memory_bytes", lambda: 24)
+    with pytest.raises(CapacityError, match="a replay over tiers of request trace needs"):
+        found(prompts([[1], [2]]), TierSpec("a"))
 
 
 def test_a_public_trace_gives_the_known_hits_in_tiers():

@@ -25,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids
-from kvpager.errors import BadInput
+from kvpager.errors import BadInput, CapacityError
 from kvpager.policies.requests.base import checked
 from kvpager.replay.hierarchyloop import HELD, LRU, ON_DEMOTION, ON_SECOND_HIT, PROMOTE, ROOM, THROUGH, replay
 from kvpager.traces.interning import intern
 from kvpager.traces.requests import RequestTrace
+from kvpager.traces.room import check_room
 
 __all__ = ["Hierarchy", "HierarchyReplay", "TierSpec", "replay_hierarchy"]
 
@@ -206,6 +207,8 @@ def replay_hierarchy(
     BadInput
         For requests without blocks, a size in bytes without `block_bytes`, quotas that a tier cannot hold or of a tenant
         that the trace does not have.
+    CapacityError
+        If the lists would not fit into the free memory; nothing is swapped out.
     """
     if not 0 <= warmup < 1:
         raise BadInput(f"a warm-up of {warmup} of the requests leaves none to count: give a share from 0 to below 1")
@@ -215,6 +218,7 @@ def replay_hierarchy(
         raise BadInput(f"{trace.name} has no blocks, so no tier can be replayed on it: give a trace with block ids")
     asked = _separated(trace) if hierarchy.separated else trace
     blocks, distinct = checked(asked.blocks, asked.distinct, 0), asked.distinct
+    _check_room(trace, distinct)
     sizes = tuple(_size(tier, block_bytes) for tier in hierarchy.tiers)
     quotas = tuple(_quotas(tier, size, trace.tenants) for tier, size in zip(hierarchy.tiers, sizes, strict=True))
     there = [number for number, size in enumerate(sizes) if size != 0]
@@ -235,6 +239,13 @@ def replay_hierarchy(
     counts[there] = tiers
     held[there] = [rooms[np.unique(mine), HELD].sum() for mine in lists]
     return HierarchyReplay(asked, hierarchy, first, block_bytes, served, quotas, sizes, counts, held)
+
+
+def _check_room(trace: RequestTrace, distinct: int) -> None:
+    """Refuse what would be swapped out, or has more blocks than links can number."""
+    if distinct > 2**30 - 2**16:
+        raise CapacityError(f"{trace.name}: {distinct:,} distinct blocks are too many to replay over tiers: use larger blocks")
+    check_room(len(trace.blocks) + 24 * distinct, f"a replay over tiers of {trace.name}")
 
 
 def _separated(trace: RequestTrace) -> RequestTrace:
