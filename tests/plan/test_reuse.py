@@ -44,6 +44,9 @@ def test_seconds_counted_by_hand():
     assert got["saved_s"] == got["no_reuse_s"] - got["total_s"] == 7
     assert got["always_fetch_s"] == 18 + 23 + 3
     assert got["range"]["declined_blocks"] == [0, 3]  # at twice and at half the seconds of computing
+    rough = Quantity(6.0, "s", frozenset({Evidence.VENDOR_SPEC}), low=3.0, high=12.0)
+    wide = fetch_or_recompute(found, {"tier 0": 0.0, "tier 1": rough}, Linear())
+    assert wide["range"]["saved_s"] == [0, 5 + 13 + 19]  # slow fetches beside fast computing, and the other way round
     whole = fetch_or_recompute(found, {"tier 0": 0.0, "tier 1": 6.0}, Linear(), rule="suffix")
     assert (whole["fetched_blocks"], whole["total_s"]) == (3, 44)  # 18 for all three, where computing all takes 23
     assert whole["evidence"] == "assumption"
