@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -155,11 +156,8 @@ def ceiling(trace: RequestTrace, first: int = 0) -> dict[str, int]:
     dict of str to int
         ``accesses``, ``block_hits``, ``input_tokens``, ``prefix_hit_tokens``, ``requests``, ``whole_requests``.
     """
-    n = len(trace.blocks)
-    where = np.full(trace.distinct, n)
-    where[trace.blocks[::-1]] = np.arange(n - 1, -1, -1)  # of several the last one written stays: the first access
-    hit = np.ones(n, np.bool_)
-    hit[where[where < n]] = False
+    hit = np.empty(len(trace.blocks), np.bool_)
+    _again(trace.blocks, np.zeros(trace.distinct, np.bool_), hit)
     return counted(trace, hit, first)
 
 
@@ -194,10 +192,8 @@ def _runner(trace: RequestTrace, case: Case) -> Callable[[], Flags]:
 
 def leading_runs(hit: Flags, starts: NDArray[np.int64]) -> NDArray[np.int32]:
     """Return how many hits each request begins with, int32 [requests]."""
-    missed = np.concatenate([[0], np.cumsum(~hit)])
-    # the leading run ends at the first miss: where the count of misses first exceeds that at the request's start
-    stop = np.searchsorted(missed, missed[starts[:-1]], side="right") - 1
-    runs: NDArray[np.int32] = np.minimum(stop - starts[:-1], np.diff(starts)).astype(np.int32)
+    runs = np.empty(len(starts) - 1, np.int32)
+    _lead(hit, starts, runs)
     return runs
 
 
@@ -254,3 +250,19 @@ def _compare(row: dict[str, Any], optimum: str, best: dict[str, int]) -> None:
     row["misses"] = {"compulsory": compulsory, "capacity": capacity, "policy": other - capacity}
     row["optimum"] = optimum
     row["headroom"] = {name: ratio - row[name] for name, ratio in ratios(best).items()}
+
+
+@numba.njit(nogil=True, cache=True)
+def _again(blocks: Any, seen: Any, hit: Any) -> None:
+    for at in range(len(blocks)):
+        hit[at] = seen[blocks[at]]
+        seen[blocks[at]] = True
+
+
+@numba.njit(nogil=True, cache=True)
+def _lead(hit: Any, starts: Any, runs: Any) -> None:
+    for request in range(len(runs)):
+        at = starts[request]
+        while at < starts[request + 1] and hit[at]:
+            at += 1
+        runs[request] = at - starts[request]
