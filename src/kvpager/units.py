@@ -20,6 +20,7 @@ __all__ = [
     "format_quantity",
     "format_share",
     "in_base_unit",
+    "is_number",
     "parse_bytes",
     "parse_quantity",
     "parse_share",
@@ -134,6 +135,15 @@ def parse_share(text: str | float, *, whole_bytes: int | None = None) -> float:
     if not math.isfinite(number) or number <= 0 or number > 1:
         raise CapacityError(f"size {text!r} is {number:.4g} of all KV: {remedy}")
     return number
+
+
+def is_number(text: str) -> bool:
+    """Return whether `text` is a number without a unit."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_tokens(text: str) -> int:

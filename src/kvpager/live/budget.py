@@ -8,7 +8,7 @@ from kvpager.core import Budget
 from kvpager.errors import CapacityError
 from kvpager.live.layout import Layout
 from kvpager.live.stream import GROUP_BLOCKS
-from kvpager.units import format_bytes, parse_bytes, parse_share
+from kvpager.units import format_bytes, is_number, parse_bytes, parse_share
 
 __all__ = ["LANES", "METADATA_BYTES_PER_UNIT", "PREFETCH_SHARE", "LiveBudget", "live_budget"]
 
@@ -137,7 +137,7 @@ def live_budget(
     metadata = round(units * (METADATA_BYTES_PER_UNIT + summary_bytes_per_unit)) + scratch
     least = 2 * rows * layout.layers * layout.kv_heads
     keys = units if layout.split else 0
-    if isinstance(hbm, str) and not hbm.strip().endswith("%") and not _is_number(hbm):
+    if isinstance(hbm, str) and not hbm.strip().endswith("%") and not is_number(hbm):
         payload = (parse_bytes(hbm) - metadata) // size - staging - keys
     else:
         payload = int(parse_share(str(hbm), whole_bytes=units * layout.kv_bytes) * (units + keys) + 1e-9) - keys
@@ -152,11 +152,3 @@ def live_budget(
     dram_share = 0.0 if dram in (0, "0") else parse_share(str(dram), whole_bytes=units * size)
     in_dram = min(int(dram_share * units + 1e-9), units)
     return LiveBudget(layout, units, min(payload, units), in_dram, staging, metadata)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -9,7 +9,7 @@ from typing import Any
 from kvpager.errors import BadInput
 from kvpager.replay.hierarchy import TierSpec
 from kvpager.traces.requests import RequestTrace
-from kvpager.units import parse_bytes, parse_share
+from kvpager.units import is_number, parse_bytes, parse_share
 
 __all__ = ["blocks_of", "describe_requests", "tiers_of"]
 
@@ -27,7 +27,7 @@ def blocks_of(text: str, distinct: int, block_bytes: int | None) -> int:
     text = text.strip()
     if text.isdigit():
         return int(text)
-    if text.endswith("%") or _is_number(text):
+    if text.endswith("%") or is_number(text):
         return int(parse_share(text, whole_bytes=max(distinct, 1)) * distinct + 1e-9)
     size = parse_bytes(text)
     if block_bytes is None:
@@ -81,11 +81,3 @@ def describe_requests(trace: RequestTrace, path: str) -> dict[str, Any]:
         "seconds": float(trace.time_s[-1] - trace.time_s[0]),
         "source": dict(trace.source),
     }
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
