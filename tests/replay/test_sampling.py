@@ -108,7 +108,7 @@ def test_the_printed_error_says_something(made):
     capacities = np.unique(np.geomspace(made.distinct / 20, made.distinct, 60).astype(np.int64))
     curve = sampled_curve(lambda: [made], semantics="prefix", rate=0.2)
     hits, error = curve.hits(capacities)
-    assert np.median(error) < 0.01 * curve.accesses
+    assert np.median(error) < 0.03 * curve.accesses
     assert (np.diff(hits) >= 0).all()
 
 
