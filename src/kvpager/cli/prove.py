@@ -27,6 +27,8 @@ SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see
 ClockOption = Annotated[
     str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")
 ]
+REQUESTS = "Request traces only"
+"""Heading of the options that recordings do not take."""
 ObserveOption = Annotated[str, typer.Option(help="read: mass of read units only. all: of every unit; no live run has that.")]
 
 
@@ -106,9 +108,15 @@ def replay(
     context: typer.Context,
     trace: Replayable,
     policy: Annotated[
-        str, typer.Option(help="Policies, comma-separated; 'ema+sink:16' pins a block; see 'kvpager list policies'.")
+        str,
+        typer.Option(
+            help="Policies, comma-separated; 'ema+sink:16' pins a block. See 'kvpager list policies'; for requests (default lru) "
+            "'list request-policies' and 'prefix-policies'."
+        ),
     ] = "blend",
-    capacity: Annotated[str, typer.Option(help="HBM sizes: shares of all KV (10%), bytes (8MiB) or units (500).")] = "10%",
+    capacity: Annotated[
+        str, typer.Option(help="Sizes: shares of all KV or blocks (10%), bytes (8MiB), or units or blocks (500).")
+    ] = "10%",
     pool: Annotated[str, typer.Option(help="Who shares HBM: global, layer, equal.")] = "global",
     prefetch: Annotated[str | None, typer.Option(help="A prefetcher; see 'kvpager list prefetchers'.")] = None,
     selector: SelectorOption = "topp_mass",
@@ -120,22 +128,37 @@ def replay(
     observe: ObserveOption = "read",
     form: FormatOption = None,
     skip_bad: SkipBad = 0,
-    warmup: Annotated[float, typer.Option(help="Share of the requests that is replayed first and not counted.")] = 0.0,
-    model: Annotated[str | None, typer.Option(help="Of requests: whose KV the blocks hold, for sizes in bytes.")] = None,
+    warmup: Annotated[
+        float, typer.Option(rich_help_panel=REQUESTS, help="Share of the requests that goes first and is not counted.")
+    ] = 0.0,
+    model: Annotated[
+        str | None, typer.Option(rich_help_panel=REQUESTS, help="Whose KV the blocks hold, for sizes in bytes.")
+    ] = None,
     tiers: Annotated[
-        str | None, typer.Option(help="Of requests: replay over tiers, fastest first, e.g. hbm=40GiB,dram=30%,nvme.")
+        str | None, typer.Option(rich_help_panel=REQUESTS, help="Replay over tiers, fastest first, e.g. hbm=40GiB,dram=30%,nvme.")
     ] = None,
-    mode: Annotated[str, typer.Option(help="Of tiers: inclusive (the last keeps copies) or exclusive.")] = "inclusive",
+    mode: Annotated[
+        str, typer.Option(rich_help_panel=REQUESTS, help="Of tiers: inclusive (the last keeps copies) or exclusive.")
+    ] = "inclusive",
     write: Annotated[
-        str | None, typer.Option(help="When the last tier is written: through, demotion, second-hit.", show_default="by mode")
+        str | None,
+        typer.Option(
+            rich_help_panel=REQUESTS, help="When the last tier is written: through, demotion, second-hit.", show_default="by mode"
+        ),
     ] = None,
-    semantics: Annotated[str, typer.Option(help="Of tiers: prefix (only a prompt's leading run hits) or block.")] = "prefix",
+    semantics: Annotated[
+        str, typer.Option(rich_help_panel=REQUESTS, help="Of tiers: prefix (only a prompt's leading run hits) or block.")
+    ] = "prefix",
     quota: Annotated[
-        list[str] | None, typer.Option(help="A tenant's own room in a tier, e.g. nvme/ann=30%; give it again for more.")
+        list[str] | None,
+        typer.Option(rich_help_panel=REQUESTS, help="A tenant's own room in a tier, e.g. nvme/ann=30%; give it again for more."),
     ] = None,
     system: Annotated[
         str | None,
-        typer.Option(help="Of tiers: fetch or recompute each block by this system's rates; see 'kvpager list systems'."),
+        typer.Option(
+            rich_help_panel=REQUESTS,
+            help="Of tiers: fetch or recompute each block by this system's rates; see 'kvpager list systems'.",
+        ),
     ] = None,
     seed: Seed = 0,
     jobs: Jobs = 0,
