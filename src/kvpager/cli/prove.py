@@ -8,7 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from kvpager.cli.requests import OF_REQUESTS, FormatOption, SkipBad, replay_requests
+from kvpager.cli.requests import (
+    OF_REQUESTS,
+    BlocksModel,
+    FormatOption,
+    Mode,
+    Quota,
+    SkipBad,
+    Tiers,
+    TiersSemantics,
+    TiersSystem,
+    Warmup,
+    Write,
+    replay_requests,
+)
 from kvpager.cli.root import Jobs, Json, Seed, app, command_line, load, print_json, screen, split_names, stage
 from kvpager.errors import BadInput, CapacityError
 from kvpager.units import parse_share, parse_tokens
@@ -27,8 +40,6 @@ SelectorOption = Annotated[str, typer.Option(help="What counts as an access; see
 ClockOption = Annotated[
     str, typer.Option(help="layer: a batch per (step, layer). step: all layers judged at once; for comparison only.")
 ]
-REQUESTS = "Request traces only"
-"""Heading of the options that recordings do not take."""
 ObserveOption = Annotated[str, typer.Option(help="read: mass of read units only. all: of every unit; no live run has that.")]
 
 
@@ -128,38 +139,14 @@ def replay(
     observe: ObserveOption = "read",
     form: FormatOption = None,
     skip_bad: SkipBad = 0,
-    warmup: Annotated[
-        float, typer.Option(rich_help_panel=REQUESTS, help="Share of the requests that goes first and is not counted.")
-    ] = 0.0,
-    model: Annotated[
-        str | None, typer.Option(rich_help_panel=REQUESTS, help="Whose KV the blocks hold, for sizes in bytes.")
-    ] = None,
-    tiers: Annotated[
-        str | None, typer.Option(rich_help_panel=REQUESTS, help="Replay over tiers, fastest first, e.g. hbm=40GiB,dram=30%,nvme.")
-    ] = None,
-    mode: Annotated[
-        str, typer.Option(rich_help_panel=REQUESTS, help="Of tiers: inclusive (the last keeps copies) or exclusive.")
-    ] = "inclusive",
-    write: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=REQUESTS, help="When the last tier is written: through, demotion, second-hit.", show_default="by mode"
-        ),
-    ] = None,
-    semantics: Annotated[
-        str, typer.Option(rich_help_panel=REQUESTS, help="Of tiers: prefix (only a prompt's leading run hits) or block.")
-    ] = "prefix",
-    quota: Annotated[
-        list[str] | None,
-        typer.Option(rich_help_panel=REQUESTS, help="A tenant's own room in a tier, e.g. nvme/ann=30%; give it again for more."),
-    ] = None,
-    system: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=REQUESTS,
-            help="Of tiers: fetch or recompute each block by this system's rates; see 'kvpager list systems'.",
-        ),
-    ] = None,
+    warmup: Warmup = 0.0,
+    model: BlocksModel = None,
+    tiers: Tiers = None,
+    mode: Mode = "inclusive",
+    write: Write = None,
+    semantics: TiersSemantics = "prefix",
+    quota: Quota = None,
+    system: TiersSystem = None,
     seed: Seed = 0,
     jobs: Jobs = 0,
     json: Json = False,
@@ -169,31 +156,37 @@ def replay(
     if trace.is_file():
         replay_requests(trace, given, json=json)
         return
+    from kvpager.policies import make_policy
+    from kvpager.traces.run import RUN_FORMAT
+    from kvpager.traces.store import format_of
+
     for name in sorted(OF_REQUESTS & given.keys()):
         raise BadInput(f"--{name.replace('_', '-')} is for request traces, and {str(trace)!r} is none: leave it out")
+    for name in split_names(policy):
+        make_policy(name)
+    if format_of(trace) == RUN_FORMAT:
+        _replay_run(trace, given, jobs, json)
+    else:
+        _replay_attention(trace, context.params, jobs, json)
+
+
+def _replay_attention(trace: Path, asked: dict[str, Any], jobs: int, json: bool) -> None:
+    """Replay recorded attention as `asked`, by the names of the options."""
     from kvpager.claims.uncalibrated import printed
-    from kvpager.policies import make_policy
     from kvpager.replay.attention import capacity_units
     from kvpager.replay.provenance import describe_recording, provenance
     from kvpager.replay.row import Case
     from kvpager.replay.sweep import Source, load_stream, sweep
-    from kvpager.traces.run import RUN_FORMAT
-    from kvpager.traces.store import format_of
 
-    names = split_names(policy)
-    for name in names:
-        make_policy(name)
-    if format_of(trace) == RUN_FORMAT:
-        _replay_run(trace, given, jobs, json)
-        return
-    source = Source(trace, selector, clock, observe)
-    stream = load_stream(source, granularity)
-    sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in split_names(capacity)]
+    names, seed, pool, prefetch = split_names(asked["policy"]), asked["seed"], asked["pool"], asked["prefetch"]
+    source = Source(trace, asked["selector"], asked["clock"], asked["observe"])
+    stream = load_stream(source, asked["granularity"])
+    sizes = [_size(text, stream.units, stream.recording.kv_bytes) for text in split_names(asked["capacity"])]
     for size in sizes:
         capacity_units(stream, size, pool)
-    share = 0.0 if dram is None else parse_share(dram, whole_bytes=stream.recording.kv_bytes)
+    share = 0.0 if asked["dram"] is None else parse_share(asked["dram"], whole_bytes=stream.recording.kv_bytes)
     cases = [
-        Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=granularity, seed=seed)
+        Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=asked["granularity"], seed=seed)
         for size in sizes
         for name in names
     ]

@@ -15,8 +15,40 @@ from kvpager.errors import BadInput
 if TYPE_CHECKING:
     from kvpager.traces.requests import RequestTrace
 
-__all__ = ["OF_REQUESTS", "FormatOption", "SkipBad", "convert", "replay_requests"]
+__all__ = [
+    "OF_REQUESTS", "BlocksModel", "FormatOption", "Mode", "Quota", "SkipBad", "Tiers", "TiersSemantics", "TiersSystem", "Warmup",
+    "Write", "convert", "curve", "replay_requests",
+]  # fmt: skip
 
+_PANEL = "Request traces only"
+Warmup = Annotated[float, typer.Option(rich_help_panel=_PANEL, help="Share of the requests that goes first and is not counted.")]
+BlocksModel = Annotated[
+    str | None, typer.Option(rich_help_panel=_PANEL, help="Whose KV the blocks hold: sizes may then be in bytes.")
+]
+Tiers = Annotated[
+    str | None, typer.Option(rich_help_panel=_PANEL, help="Replay over tiers, fastest first, e.g. hbm=40GiB,dram=30%,nvme.")
+]
+Mode = Annotated[str, typer.Option(rich_help_panel=_PANEL, help="Of tiers: inclusive (the last keeps copies) or exclusive.")]
+Write = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=_PANEL, help="When the last tier is written: through, demotion, second-hit.", show_default="by mode"
+    ),
+]
+TiersSemantics = Annotated[
+    str, typer.Option(rich_help_panel=_PANEL, help="Of tiers: prefix (only a prompt's leading run hits) or block.")
+]
+Quota = Annotated[
+    list[str] | None,
+    typer.Option(rich_help_panel=_PANEL, help="A tenant's own room in a tier, e.g. nvme/ann=30%; give it again for more."),
+]
+TiersSystem = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=_PANEL,
+        help="Of tiers: fetch or recompute each block by this system's rates; see 'kvpager list systems'.",
+    ),
+]
 OF_REQUESTS = frozenset({"format", "skip_bad", "warmup", "model", "tiers", "mode", "write", "quota", "semantics", "system"})
 """Options of ``replay`` that only a request trace takes."""
 
@@ -108,7 +140,7 @@ def replay_requests(path: Path, given: dict[str, Any], *, json: bool) -> None:
     from kvpager.traces.formats import load_requests
 
     trace = load_requests(path, given.get("format"), skip_bad=given.get("skip_bad", 0))
-    size = None if "model" not in given else block_bytes(given["model"], trace.block_size)
+    size = None if "model" not in given else _block_bytes(given["model"], trace.block_size)
     document = {**provenance(command_line(), 0), "trace": describe_requests(trace, path.name), "block_bytes": size}
     document |= _over_tiers(trace, given, size) if "tiers" in given else {"rows": _rows(trace, given, size)}
     if json:
@@ -117,7 +149,7 @@ def replay_requests(path: Path, given: dict[str, Any], *, json: bool) -> None:
         typer.echo("\n".join(print_replay(document)))
 
 
-def block_bytes(model: str, block_size: int) -> int:
+def _block_bytes(model: str, block_size: int) -> int:
     """Bytes of a block of all layers of a model whose cache grows with the context."""
     from kvpager.models import resolve
 
@@ -190,8 +222,8 @@ def curve(
     semantics: Annotated[
         str, typer.Option(help="prefix: only a prompt's leading run hits. block: each access counts.")
     ] = "prefix",
-    warmup: Annotated[float, typer.Option(help="Share of the requests that goes first and is not counted.")] = 0.0,
-    model: Annotated[str | None, typer.Option(help="Whose KV the blocks hold: sizes are then in bytes.")] = None,
+    warmup: Warmup = 0.0,
+    model: BlocksModel = None,
     tiers: Annotated[
         str | None, typer.Option(help="Sizes to mark, each added to those before it: hbm=40GiB,dram=400GiB.")
     ] = None,
@@ -210,7 +242,7 @@ def curve(
         raise BadInput(f"picture {str(out)!r} ends in none of {', '.join(SUFFIXES)}: name one of these")
     source, about = _source(trace, form, skip_bad)
     distinct = about["distinct_blocks"]
-    size = None if model is None else block_bytes(model, about["block_size"])
+    size = None if model is None else _block_bytes(model, about["block_size"])
     sizes = [blocks_of(text, distinct, size) for text in split_names(capacity)]
     marks = [] if tiers is None else tiers_of(tiers, [], distinct, size)
     names = ["lru", *(split_names(policy) if policy else [])]

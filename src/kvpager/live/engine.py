@@ -324,8 +324,8 @@ class Batch:
 
         def write(units: Ids) -> None:
             block, head = places(store.table, base, units)
-            store.keys[store.key_index(units)] = all_keys[block, head].to(store.keys.dtype)
-            store.values[store.index(units)] = all_values[block, head].to(store.values.dtype)
+            store.keys.index_copy_(0, store.key_index(units), all_keys[block, head].to(store.keys.dtype))
+            store.values.index_copy_(0, store.index(units), all_values[block, head].to(store.values.dtype))
 
         return write
 
@@ -346,8 +346,9 @@ class Batch:
                 units = row.units(store.table, layer, slice(block, block + 1))
                 inside = slice(begin - block * size, end - block * size)
                 source = slice(padding + begin - first, padding + end - first)
-                store.keys[store.key_index(units), :, inside] = keys[number, :, source].mT.to(store.keys.dtype)
-                store.values[store.index(units), inside] = values[number, :, source].to(store.values.dtype)
+                new_keys, new_values = keys[number, :, source].mT, values[number, :, source]
+                store.keys[:, :, inside].index_copy_(0, store.key_index(units), new_keys.to(store.keys.dtype))
+                store.values[:, inside].index_copy_(0, store.index(units), new_values.to(store.values.dtype))
 
     def _current(self) -> _Call:
         if self._call is None:

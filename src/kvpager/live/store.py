@@ -173,11 +173,11 @@ class TieredStore:
 
     def index(self, units: Ids) -> Tensor:
         """Return the slots of `units` as an index into `values`."""
-        return torch.from_numpy(self.memory.slots(units)).to(self.values.device)
+        return torch.from_numpy(self.memory.slots(units).astype(np.int64)).to(self.values.device)
 
     def key_index(self, units: Ids) -> Tensor:
         """Return the slots of the keys of `units` as an index into `keys`."""
-        return torch.from_numpy(self.memory.key_slots(units)).to(self.keys.device)
+        return torch.from_numpy(self.memory.key_slots(units).astype(np.int64)).to(self.keys.device)
 
     def fill(self) -> dict[str, float]:
         """Return how full each configured tier is, as a share, by name."""

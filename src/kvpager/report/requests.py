@@ -9,7 +9,7 @@ from kvpager.report.document import Document, percent
 from kvpager.report.plain import listed, table, wrapped
 from kvpager.units import format_bytes, format_duration
 
-__all__ = ["print_replay"]
+__all__ = ["about", "print_replay"]
 
 _MEANINGS = {
     "block": "by block: each access counts alone, as in simulators of object caches",
