@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.made import same, split, traces
 
@@ -76,6 +76,35 @@ def test_a_trace_of_lengths_alone_has_no_blocks():
 def test_any_right_trace_passes(trace):
     trace.check()
     assert trace.distinct == len(set(trace.blocks.tolist()))
+
+
+def first_wrong(trace):
+    """The row of the first id that is not known, nor the next; or that follows another block than before."""
+    known, parents, row_of = trace.first_block, {}, np.repeat(np.arange(len(trace)), np.diff(trace.starts))
+    for at, block in enumerate(trace.blocks.tolist()):
+        if not 0 <= block <= known:
+            return trace.first_row + row_of[at], "first appearance"
+        known = max(known, block + 1)
+    for at, block in enumerate(trace.blocks.tolist()):
+        before = int(trace.blocks[at - 1]) if at > trace.starts[row_of[at]] else -1
+        if block >= trace.first_block and trace.chained and parents.setdefault(block, before) != before:
+            return trace.first_row + row_of[at], "did not before"
+    return None
+
+
+@settings(max_examples=300)
+@given(trace=traces(), rows=st.integers(1, 4), at=st.integers(0, 30), value=st.integers(-2, 12), chained=st.booleans())
+def test_wrong_ids_are_found_where_they_are(trace, rows, at, value, chained):
+    for piece in split(trace, rows):
+        blocks = piece.blocks.copy()
+        blocks[at : at + 1] = value
+        changed = replace(piece, blocks=blocks, chained=chained)
+        wrong = first_wrong(changed)
+        if wrong is None:
+            changed.check()
+        else:
+            with pytest.raises(TraceError, match=f"row {wrong[0]}: .*{wrong[1]}"):
+                changed.check()
 
 
 @given(traces(), st.integers(1, 4))

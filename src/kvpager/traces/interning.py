@@ -20,6 +20,7 @@ __all__ = ["Interner", "intern"]
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: spreads runs of ids over the table
 _MOST: Final = 2**31 - 1
 _GROUP: Final = 64
+_SMALL: Final = 1 << 22
 
 
 class Interner:
@@ -28,7 +29,7 @@ class Interner:
     Parameters
     ----------
     expected : int
-        Distinct ids that will come, if known; the table doubles when it must.
+        Distinct ids that will come, if known; the table grows when it must.
     """
 
     def __init__(self, expected: int = 1 << 12) -> None:
@@ -62,7 +63,8 @@ class Interner:
                 return numbers
             if self.distinct >= _MOST:
                 raise CapacityError(f"{_MOST:,} distinct block ids are the most a trace can hold: split it, or use larger blocks")
-            self._slots = _grown(self._slots, _table(2 * len(self._slots)))
+            factor = 4 if len(self._slots) < _SMALL else 2  # growing costs time, and a large table memory
+            self._slots = _grown(self._slots, _table(factor * len(self._slots)))
 
 
 def intern(ids: NDArray[np.uint64]) -> tuple[Ids, int]:

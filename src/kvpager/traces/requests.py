@@ -150,21 +150,23 @@ class RequestTrace:
         """Ids appear in the order of their numbers; if they are chained, each follows the same one always."""
         if not len(self.blocks):
             return
-        known = np.maximum.accumulate(np.concatenate([np.array([self.first_block - 1], np.int32), self.blocks[:-1]]))
-        new = self.blocks == known + 1
-        wrong = (self.blocks < 0) | (self.blocks > known + 1)
-        if wrong.any():
-            row = self._row_of(int(wrong.argmax()))
+        where = np.flatnonzero(self.blocks >= self.first_block)
+        fresh = self.blocks[where] - np.int32(self.first_block)
+        appears = np.full(min(self.distinct - self.first_block, len(where) + 1), -1)
+        if len(appears) <= len(where):
+            appears[fresh[::-1]] = where[::-1]  # of several the last one written stays: the first access
+        if self.blocks.min() < 0 or (np.diff(appears, prepend=-1) <= 0).any():
+            known = np.maximum.accumulate(np.concatenate([np.array([self.first_block - 1], np.int32), self.blocks[:-1]]))
+            row = self._row_of(int(((self.blocks < 0) | (self.blocks > known + 1)).argmax()))
             raise TraceError(
                 f"{self.name}, row {row}: block ids must be 0, 1, 2, … by first appearance: pass them through intern"
             )
-        if self.chained and new.any():
+        if self.chained:
             before = np.concatenate([np.array([-1], np.int32), self.blocks[:-1]])
             before[self.starts[:-1][np.diff(self.starts) > 0]] = -1
-            here = self.blocks - np.int32(self.first_block)
-            wrong = (before != before[new][np.maximum(here, 0)]) & (here >= 0)
+            wrong = before[where] != before[appears][fresh]
             if wrong.any():
-                at = int(wrong.argmax())
+                at = int(where[wrong.argmax()])
                 follows = f"block {before[at]}" if before[at] >= 0 else "nothing"
                 raise TraceError(
                     f"{self.name}, row {self._row_of(at)}: block {self.blocks[at]} follows {follows}, and did not before: "
