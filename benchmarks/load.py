@@ -192,7 +192,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Loading a request trace.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the ids, fewer rounds")
     quick = parser.parse_args().quick
-    ids, rounds = (1_000_000, 3) if quick else (10_000_000, 5)
+    ids, rounds = (1_000_000, 3) if quick else (10_000_000, 3)
     rng = np.random.default_rng(42)
     shares = np.cumsum(1.0 / np.arange(1, 1_000_001))
     hashes = rng.integers(0, 2**64, max(ids, 1_000_000), np.uint64)

@@ -8,6 +8,7 @@ from tests.foreign import foreign_trace
 
 from kvpager.replay.distances import block_depths, hits_by_capacity, prefix_depths
 from kvpager.replay.requests import Case, replay_requests
+from kvpager.replay.sampling import sampled_curve
 from kvpager.traces.formats import load_requests
 
 CAPACITIES = (1_638, 6_553, 26_214)
@@ -63,3 +64,18 @@ def test_one_pass_gives_every_capacity(name):
         assert curve[-1] == np.count_nonzero(np.bincount(asked.blocks)[asked.blocks] > 1) - np.count_nonzero(
             np.bincount(asked.blocks) > 1
         )
+
+
+@pytest.mark.parametrize("semantics", ["block", "prefix"])
+@pytest.mark.parametrize("name", TRACES)
+def test_a_sampled_curve_is_off_by_no_more_than_it_says(name, semantics):
+    asked, within = prompts(name), 0
+    depths = prefix_depths(asked.blocks, asked.starts, asked.distinct)
+    if semantics == "block":
+        depths = block_depths(asked.blocks, asked.distinct)
+    capacities = np.unique(np.geomspace(1, asked.distinct, 200).astype(np.int64))
+    true = hits_by_capacity(depths)
+    for seed in range(40):
+        hits, error = sampled_curve(lambda: [asked], semantics=semantics, rate=0.1, seed=seed).hits(capacities)
+        within += bool((np.abs(hits - true[np.minimum(capacities, len(true) - 1)]) <= error).all())
+    assert within >= 38

@@ -213,7 +213,7 @@ class _Sampled:
             "method": "estimated from a sample of the blocks",
             "sample": {
                 "rate": found.rate, "seed": found.seed, "hot_blocks": found.hot_blocks, "cold_blocks": found.cold_blocks,
-                "error": "holds for the whole curve at once, in 95 of 100 samples of the traces that were tried",
+                "error": "four standard errors, meant to hold for the whole curve at once",
             },
         }  # fmt: skip
 
