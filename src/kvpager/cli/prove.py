@@ -111,9 +111,9 @@ def record(
 
 
 @app.command(
-    epilog="Examples: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%\n\n"
-    "kvpager replay requests.jsonl.gz --policy prefix-lru,prefix-opt,arc --capacity 1%,10%\n\n"
-    "kvpager replay requests.parquet --tiers hbm=40GiB,dram=200GiB,nvme --model llama-3.1-8b --system h200-host-cxl"
+    epilog="Example: kvpager replay trace.zarr --policy lru,ema,blend --capacity 5.4%,10%,25%\n\n"
+    "Example: kvpager replay requests.jsonl.gz --policy prefix-lru,prefix-opt,arc --capacity 1%,10%\n\n"
+    "Example: kvpager replay requests.parquet --tiers hbm=40GiB,dram=200GiB,nvme --model llama-3.1-8b --system h200-host-cxl"
 )
 def replay(
     context: typer.Context,
@@ -153,7 +153,7 @@ def replay(
 ) -> None:
     """Replay policies on recorded attention, a run, or requests: what each would have hit, and what no policy can exceed."""
     given = {"format" if name == "form" else name: value for name, value in context.params.items() if _was_given(context, name)}
-    if trace.is_file():
+    if trace.is_file() and trace.suffix != ".zarr":  # recordings are folders
         replay_requests(trace, given, json=json)
         return
     from kvpager.policies import make_policy
