@@ -92,7 +92,7 @@ def test_progress_is_told_and_rows_keep_their_order():
     asked, told = prompts([[1, 2], [1, 3]]), []
     cases = [Case("lru", 2), Case("fifo", 1), Case("prefix-lru", 1)]
     rows = replay_requests(asked, cases, progress=lambda done, total: told.append((done, total)))
-    assert [(found["policy"], found["capacity_blocks"]) for found in rows] == [("lru", 2), ("fifo", 1), ("lru", 1)]
+    assert [(found["policy"], found["capacity_blocks"]) for found in rows] == [("lru", 2), ("fifo", 1), ("prefix-lru", 1)]
     assert told == [(done, 6) for done in range(1, 7)]  # three optima
 
 
