@@ -58,6 +58,8 @@ def run(name: str, *, quick: bool, work: Path) -> bool:
     written = study.write(work / "quick" if quick else RESULTS, f"python -m experiments {name}{' --quick' if quick else ''}")
     for found in study.findings:
         print(f"{name}  {found['claim']}: {found['outcome']}. {found['says']}")
+    for found in study.results:
+        print(f"{name}  {found['name']}: {found['says']}.")
     print(f"{name}  {written}")
     return not quick or _agrees(name, study.signs)
 

@@ -80,6 +80,7 @@ class Study:
         self.name, self.question, self.scale, self.work, self.say = name, question, scale, work, say
         self.rows: list[dict[str, Any]] = []
         self.findings: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
         self.signs: dict[str, int] = {}
         self.seeds: list[int] = []
 
@@ -149,19 +150,23 @@ class Study:
         """
         if outcome not in OUTCOMES:
             raise InvariantError(f"{self.name} finds {outcome!r} of {claim}: use one of {', '.join(OUTCOMES)}")
-        figure = None if value is None else {"value": _short(value), "low": _short(low), "high": _short(high), "unit": unit}
-        self.findings.append(
-            {
-                "claim": claim,
-                "outcome": outcome,
-                "says": says,
-                "figure": figure,
-                "evidence": weakest(labels).label,
-                "labels": [one.label for one in labels],
-                "picture": picture,
-                "command": f"kvpager claims {claim} --run",
-            }
-        )
+        stated = _stated(says, value, low, high, unit, labels, picture)
+        self.findings.append({"claim": claim, "outcome": outcome} | stated | {"command": f"kvpager claims {claim} --run"})
+
+    def result(
+        self,
+        name: str,
+        says: str,
+        *,
+        value: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        unit: str = "",
+        labels: Sequence[Evidence] = (Evidence.SIMULATED, Evidence.MEASURED),
+        picture: str = "",
+    ) -> None:
+        """State a result that belongs to no claim of the notes; as `find`, but by a name of its own."""
+        self.results.append({"name": name} | _stated(says, value, low, high, unit, labels, picture))
 
     def sign(self, what: str, found: Interval | float) -> None:
         """Note the sign of a difference, which the quick form must repeat: 0 where the interval holds 0."""
@@ -182,6 +187,7 @@ class Study:
             "rows": len(self.rows),
             "signs": self.signs,
             "findings": self.findings,
+            "results": self.results,
         }
 
     def write(self, folder: Path, command: str) -> Path:
@@ -195,6 +201,14 @@ class Study:
         if self.rows:
             parquet.write_table(pa.Table.from_pylist(_aligned(self.rows)), folder / f"{self.name}.parquet", compression="zstd")
         return path
+
+
+def _stated(
+    says: str, value: float | None, low: float | None, high: float | None, unit: str, labels: Sequence[Evidence], picture: str
+) -> dict[str, Any]:
+    figure = None if value is None else {"value": _short(value), "low": _short(low), "high": _short(high), "unit": unit}
+    known = {"evidence": weakest(labels).label, "labels": [one.label for one in labels]}
+    return {"says": says, "figure": figure, **known, "picture": picture}
 
 
 def _short(value: float | None) -> float | None:
