@@ -17,7 +17,7 @@ export HF_HUB_OFFLINE = 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-browser test-long test-gpu test-engines check format tables bench bench-quick clean
+.PHONY: help demo test test-browser test-long test-gpu test-engines check format tables bench bench-quick experiments experiments-quick clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
@@ -65,20 +65,28 @@ check: $(BIN)/.developed ## lint, types, docs
 	$(BIN)/mypy
 	$(BIN)/numpydoc lint $$(find src -name '*.py')
 	$(BIN)/python docs/tables.py --check
+	$(BIN)/python -m experiments publish --check
 	$(BIN)/python -m pytest tests/test_docs.py tests/test_structure.py tests/hardware/test_catalogue.py
 
 format: $(BIN)/.developed ## put the code into the one format, and sort imports
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-tables: $(BIN)/.developed ## write the tables of plug-ins into README and docs, from the registries
+tables: $(BIN)/.developed ## write the tables of README and docs, from the registries and the experiments' results
 	$(BIN)/python docs/tables.py
+	$(BIN)/python -m experiments publish
 
 bench: $(BIN)/.developed ## every script in benchmarks/, one question each
 	@set -e; for script in benchmarks/*.py; do echo "== $$script $(QUICK)"; $(BIN)/python $$script $(QUICK); done
 
 bench-quick: ## the same on small inputs
 	@$(MAKE) --no-print-directory bench QUICK=--quick
+
+experiments: $(BIN)/.developed ## all experiments as published; many hours, goes on where it was broken off
+	$(BIN)/python -m experiments
+
+experiments-quick: $(BIN)/.developed ## all experiments, reduced: their signs must agree with the published ones
+	$(BIN)/python -m experiments --quick
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(OUT) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,7 @@
 """``python -m experiments E1 E3 [--quick]``: run experiments; ``--list`` shows them; without names, all of them.
 
+``python -m experiments publish`` writes what the results say into the ledger and the docs.
+
 Results go to ``experiments/results`` (what is published: committed) or, with ``--quick``, to the work folder, where the
 signs are compared with those that are published: a difference that came out the other way fails the run.
 """
@@ -92,7 +94,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="folder for recordings and parts",
     )
     parser.add_argument("--list", action="store_true", help="show all experiments")
+    parser.add_argument("--check", action="store_true", help="with publish: only compare")
     asked = parser.parse_args(arguments)
+    if asked.names == ["publish"]:
+        from experiments.publish import publish
+
+        return publish(RESULTS, check=asked.check)
     if asked.list:
         for name, module in experiments().items():
             print(f"{name:<5} {question(module)}  [{', '.join(module.CLAIMS)}]")

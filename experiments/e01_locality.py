@@ -17,7 +17,7 @@ from kvpager.replay.attention import warmup_steps
 from kvpager.traces.attention import read_recording
 
 CLAIMS = ("locality-80-10", "head-ranges")
-CONTEXTS = (1024, 2048, 4096)
+CONTEXTS = (1024, 2048, 3968)
 
 MEASURED = (Evidence.MEASURED,)
 
@@ -27,8 +27,8 @@ def run(study: Study) -> None:
     main = [_row(study, text) for text in TEXTS]
     if not study.quick:
         for context in CONTEXTS:
-            for text in ("novel", "code", "report"):
-                _row(study, text, context_tokens=context, steps=64)
+            for text in ("novel", "code", "docs"):
+                _row(study, text, context_tokens=context, steps=128)
         for text in ("code", "report"):
             _row(study, text, model=GEMMA, context_tokens=8064, steps=128)
     raw = interval([100 * row["newest_10_percent"] for row in main])

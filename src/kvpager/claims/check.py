@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kvpager.claims import findings
 from kvpager.claims.derivation import Path, Reckoning, Step
 from kvpager.claims.ledger import CONTRADICTED, NOT_SETTLEABLE, SUPPORTED, Claim, claim, claims, givens, history, status
 from kvpager.evidence import Evidence, weakest
@@ -75,11 +76,14 @@ def holds(one: Claim, values: Sequence[float]) -> bool:
 
 
 def outcome(id: str) -> str:
-    """What the re-derivation says of a claim that can be re-derived from the text; else *not settleable here*."""
+    """What an experiment says of a claim, or the re-derivation if it can be re-derived; else *not settleable here*."""
     return _outcome(claim(id), rederive(id).values)
 
 
 def _outcome(one: Claim, values: Sequence[float]) -> str:
+    found = findings.finding(one.id)
+    if found is not None:
+        return found.outcome
     if one.verdict not in _AUDIT or not (values or one.reading):
         return NOT_SETTLEABLE
     return SUPPORTED if not values or holds(one, values) else CONTRADICTED
@@ -96,10 +100,11 @@ def row(id: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``id note claim stated derived verdict status outcome evidence finding run``; `stated` and `derived` are
-        null where there is no number, `run` where no command settles the claim.
+        ``id note claim stated derived figure verdict status outcome evidence finding run``; `stated`, `derived` and
+        `figure` (what an experiment measured, with its interval) are null where there is no number, `run` where no
+        command settles the claim.
     """
-    one, found = claim(id), rederive(id)
+    one, found, seen = claim(id), rederive(id), findings.finding(id)
     own = Evidence.of(one.label)
     evidence = weakest([Evidence.ANALYTICAL, *_labels(found)]) if found.values else own
     return {
@@ -108,12 +113,13 @@ def row(id: str) -> dict[str, Any]:
         "claim": one.says,
         "stated": _quantity(one.stated, one.units, own),
         "derived": _quantity(found.values, one.units, evidence),
+        "figure": None if seen is None or seen.figure is None else {**seen.figure, "evidence": seen.evidence},
         "verdict": one.verdict,
         "status": status(id),
         "outcome": _outcome(one, found.values),
-        "evidence": evidence.label,
+        "evidence": evidence.label if seen is None else seen.evidence,
         "finding": _finding(one, found),
-        "run": one.run or None,
+        "run": (one.run or None) if seen is None else seen.command,
     }
 
 
@@ -165,7 +171,11 @@ def _finding(one: Claim, found: Derived) -> str:
     fitted = [name for name in found.used if name in known and known[name].reconstructed]
     if fitted and not one.reconstructed:
         parts.append("rests on a reconstructed input: " + ", ".join(f"{name} = {known[name].value}" for name in fitted))
-    if one.run:
+    seen = findings.finding(one.id)
+    if seen is not None:
+        figure = f"{seen.figure_text} [{seen.evidence}]: " if seen.figure else ""
+        parts.append(f"{figure}{seen.says.rstrip('.')}; {seen.experiment} of {seen.date}, again by `{seen.command}`")
+    elif one.run:
         parts.append(one.run if one.run.startswith("needs") else f"settled by `{one.run}`")
     text = "; ".join(parts)
     return f"{text}. {one.remark}" if one.remark else f"{text}."

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from kvpager.cli.root import Json, app, print_json
-from kvpager.errors import UnknownName
+from kvpager.errors import BadInput, UnknownName
 
 __all__ = ["claims"]
 
 
-@app.command(epilog="Example: kvpager claims softmax-example")
+@app.command(epilog="Example: kvpager claims softmax-example\n\nExample: kvpager claims ladder-values --run --quick")
 def claims(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Claims to explain; all, if none is named.")] = None,
     verdict: Annotated[str | None, typer.Option(help="Only claims with this verdict, e.g. inconsistent.")] = None,
     uncalibrated: Annotated[bool, typer.Option("--uncalibrated", help="The constants that no run has fitted, instead.")] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Run the experiment that settles the claim, anew; hours, but resumable.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --run: its reduced form, in minutes, beside what is published.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show the source notes' claims: what is stated, what follows, and what settles the rest."""
     from kvpager.claims import ledger
     from kvpager.claims.uncalibrated import register
 
+    if quick and not run:
+        raise BadInput("--quick is the reduced form of an experiment: give --run too")
+    if run:
+        raise typer.Exit(_run([ledger.claim(id).id for id in ids or []], quick))
     if uncalibrated:
         _show_register([one.to_json() for one in register()], json)
         return
@@ -41,6 +54,27 @@ def claims(
         print_json(rows)
     else:
         _show(rows)
+
+
+def _run(ids: list[str], quick: bool) -> int:
+    """Run the experiments that settle `ids`, from a checkout; return their exit status."""
+    from kvpager.claims.findings import finding
+
+    if not ids:
+        raise BadInput("--run needs claims: name them, as in 'kvpager claims ladder-values --run', or use 'make experiments'")
+    found = {id: finding(id) for id in ids}
+    for id, one in found.items():
+        if one is None:
+            raise BadInput(f"claim {id!r} is settled by no experiment: 'kvpager claims {id}' shows its check")
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "experiments" / "__main__.py").is_file():
+        raise BadInput(
+            "experiments are in the source repository, not in the installed package: clone it, 'make demo', and run there"
+        )
+    names = dict.fromkeys(one.experiment for one in found.values() if one is not None)
+    return subprocess.run(
+        [sys.executable, "-m", "experiments", *names, *(["--quick"] if quick else [])], cwd=root, check=False
+    ).returncode
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
