@@ -1,6 +1,7 @@
 """``python -m experiments E1 E3 [--quick]``: run experiments; ``--list`` shows them; without names, all of them.
 
-``python -m experiments publish`` writes what the results say into the ledger and the docs.
+``python -m experiments publish`` writes what the results say into the ledger and the docs;
+``python -m experiments pictures`` draws them.
 
 Results go to ``experiments/results`` (what is published: committed) or, with ``--quick``, to the work folder, where the
 signs are compared with those that are published: a difference that came out the other way fails the run.
@@ -100,6 +101,11 @@ def main(arguments: list[str] | None = None) -> int:
         from experiments.publish import publish
 
         return publish(RESULTS, check=asked.check)
+    if asked.names == ["pictures"]:
+        from experiments.pictures import draw
+
+        print("\n".join(str(path) for path in draw(RESULTS, HERE.parent / "docs" / "img")))
+        return 0
     if asked.list:
         for name, module in experiments().items():
             print(f"{name:<5} {question(module)}  [{', '.join(module.CLAIMS)}]")

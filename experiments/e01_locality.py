@@ -40,7 +40,7 @@ def run(study: Study) -> None:
         f"the newest 10 % of the tokens hold {raw.value:.0f} % of the mass, mean over heads, on {len(main)} texts at "
         f"{study.scale.context_tokens:,} tokens (SmolLM2); {bare.value:.0f} % of what the first four tokens leave over, which "
         f"hold {first.value:.0f} % themselves",
-        value=raw.value, low=raw.low, high=raw.high, unit="%", labels=MEASURED, picture="locality.svg",
+        value=raw.value, low=raw.low, high=raw.high, unit="%", labels=MEASURED,
     )  # fmt: skip
     study.sign("80 % minus mass on the newest 10 %", interval([80 - 100 * row["newest_10_percent"] for row in main]))
     anchors = interval([100 * (row["first_100"] - row["first_4"]) for row in main])

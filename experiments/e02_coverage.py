@@ -44,7 +44,7 @@ def run(study: Study) -> None:
         f"each KV head's top-95 % mass set (at most {most:.0f} % on one of {len(rows)} texts, SmolLM2, one global pool), "
         f"the recommended policy {blend.value:.0f} %; "
         f"97 % of the mass needs {free.value:.0f} % of the blocks per KV head",
-        value=bound.value, low=bound.low, high=bound.high, unit="%", picture="coverage.svg",
+        value=bound.value, low=bound.low, high=bound.high, unit="%",
     )  # fmt: skip
     study.sign("97 % minus Belady's hits", interval([97 - 100 * row["belady"] for row in rows]))
     other = interval([100 * row["other_blocks_for_0.88"] for row in rows])

@@ -52,7 +52,7 @@ def _values(study: Study, found: Rows, size: float) -> None:
         CONTRADICTED if all(outside) else INCONCLUSIVE if any(outside) else SUPPORTED,
         f"at {100 * size:.3g} % of the KV, mean of {len(found)} texts: {shown['equal']} % in equal pools, {shown['global']} % in "
         f"one global pool, where the largest bound of a rung without prefetch is {bound.value:.0f} %",
-        value=top.value, low=top.low, high=top.high, unit="%", picture="ladder.svg",
+        value=top.value, low=top.low, high=top.high, unit="%",
     )  # fmt: skip
     for i, what in enumerate(("sink − LRU", "EMA − sink")):
         for pool in POOLS:

@@ -44,7 +44,6 @@ def run(study: Study) -> None:
         f"query heads: {told}, mean of {len(rows)} texts; {100 * copying:.0f} % of the KV heads copy (at least {COPIES:.0%} of their "
         "mass on the block that is being repeated). Mass alone cannot tell retrieval from syntactic heads",
         value=shares["recency"].value, low=shares["recency"].low, high=shares["recency"].high, unit="%", labels=MEASURED,
-        picture="heads.svg",
     )  # fmt: skip
     study.sign("recency heads minus 40 %", interval([100 * row["recency"] - 40 for row in rows]))
     mixed = interval([100 * row["kv_heads_with_other"] for row in rows])

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from experiments.page import page
+from experiments.pictures import OF
 from kvpager.claims.findings import FILE
 from kvpager.claims.ledger import claims
 
@@ -39,13 +40,12 @@ def publish(results: Path, *, check: bool) -> int:
 def gathered(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """All findings and results, each with its experiment; claims in the ledger's order."""
     about = ("question", "command", "date", "scale", "seeds", "versions", "machine")
-    found = {
-        one["claim"]: one | {"experiment": run["experiment"], "date": run["date"][:10]} for run in runs for one in run["findings"]
-    }
+    found = {one["claim"]: one | _source(run, one["claim"]) for run in runs for one in run["findings"]}
     told = [
         {"claim": one["name"], "outcome": ""}
         | {key: value for key, value in one.items() if key != "name"}
-        | {"experiment": run["experiment"], "date": run["date"][:10], "command": run["command"]}
+        | _source(run, one["name"])
+        | {"command": run["command"]}
         for run in runs
         for one in run["results"]
     ]
@@ -54,3 +54,7 @@ def gathered(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "results": told,
         "experiments": {run["experiment"]: {key: run[key] for key in about} for run in runs},
     }
+
+
+def _source(run: dict[str, Any], name: str) -> dict[str, str]:
+    return {"picture": OF.get(name, ""), "experiment": run["experiment"], "date": run["date"][:10]}

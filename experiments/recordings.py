@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,25 +78,32 @@ def recorded(
     context, most = scale.of(text)
     context, most = context_tokens or context, steps or most
     path = work / "recordings" / f"{model}-{text}-{context}-{most}.zarr"
-    if _complete(path, most):
-        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another experiment may be making it
+        if not _complete(path, most):
+            _record(path, text, scale, work, model, context, most, progress)
+    return path
+
+
+def _record(
+    path: Path, text: str, scale: Scale, work: Path, model: str, context: int, steps: int, progress: Progress | None
+) -> None:
     from kvpager.live.transformers import RecordingDecoder
     from kvpager.traces.recorder import record
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     loaded = load(model, work)
     record(
         RecordingDecoder(loaded),
-        tokens_of(text, loaded, work, context, most, scale.switch_at),
+        tokens_of(text, loaded, work, context, steps, scale.switch_at),
         out=path,
-        steps=most,
+        steps=steps,
         context_tokens=context,
         text_name=text,
-        command=f"python -m experiments record {text}",
+        command=f"python -m experiments, text {text}",
         progress=progress,
         overwrite=True,
     )
-    return path
 
 
 def _complete(path: Path, steps: int) -> bool:

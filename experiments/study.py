@@ -127,7 +127,6 @@ class Study:
         high: float | None = None,
         unit: str = "",
         labels: Sequence[Evidence] = (Evidence.SIMULATED, Evidence.MEASURED),
-        picture: str = "",
     ) -> None:
         """Say what came of a claim.
 
@@ -145,12 +144,10 @@ class Study:
             Of the figure: ``"%"``, ``"points"``, ``"x"``, ``"s"``.
         labels : sequence of Evidence
             How the figure is known, its inputs included.
-        picture : str
-            File name of a chart under ``docs/img``.
         """
         if outcome not in OUTCOMES:
             raise InvariantError(f"{self.name} finds {outcome!r} of {claim}: use one of {', '.join(OUTCOMES)}")
-        stated = _stated(says, value, low, high, unit, labels, picture)
+        stated = _stated(says, value, low, high, unit, labels)
         self.findings.append({"claim": claim, "outcome": outcome} | stated | {"command": f"kvpager claims {claim} --run"})
 
     def result(
@@ -163,10 +160,9 @@ class Study:
         high: float | None = None,
         unit: str = "",
         labels: Sequence[Evidence] = (Evidence.SIMULATED, Evidence.MEASURED),
-        picture: str = "",
     ) -> None:
         """State a result that belongs to no claim of the notes; as `find`, but by a name of its own."""
-        self.results.append({"name": name} | _stated(says, value, low, high, unit, labels, picture))
+        self.results.append({"name": name} | _stated(says, value, low, high, unit, labels))
 
     def sign(self, what: str, found: Interval | float) -> None:
         """Note the sign of a difference, which the quick form must repeat: 0 where the interval holds 0."""
@@ -204,11 +200,11 @@ class Study:
 
 
 def _stated(
-    says: str, value: float | None, low: float | None, high: float | None, unit: str, labels: Sequence[Evidence], picture: str
+    says: str, value: float | None, low: float | None, high: float | None, unit: str, labels: Sequence[Evidence]
 ) -> dict[str, Any]:
     figure = None if value is None else {"value": _short(value), "low": _short(low), "high": _short(high), "unit": unit}
     known = {"evidence": weakest(labels).label, "labels": [one.label for one in labels]}
-    return {"says": says, "figure": figure, **known, "picture": picture}
+    return {"says": says, "figure": figure, **known}
 
 
 def _short(value: float | None) -> float | None:
