@@ -53,9 +53,9 @@ def _overview(found: list[Finding]) -> str:
 
 
 def _claim(one: Finding) -> str:
-    claim = known = claims()[one.claim]
+    claim = claims()[one.claim]
     fallen = "" if status(one.claim) == "audited" else f", {status(one.claim)} since"
-    lines = [f"## {one.claim}", "", f"*{claim.says.rstrip('.')}.* (note {known.note}{fallen})", ""]
+    lines = [f"## {one.claim}", "", f"*{claim.says.rstrip('.')}.* (note {claim.note}{fallen})", ""]
     lines += [
         f"**{one.outcome.capitalize()}**{': ' + one.figure_text if one.figure else ''} [{one.evidence}]. {_sentence(one.says)}",
         "",

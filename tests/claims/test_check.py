@@ -151,7 +151,7 @@ def test_only_the_four_are_reconstructed_and_what_rests_on_them_says_so():
 def test_a_row_has_every_key(id):
     found = row(id)
     assert [*found] == [
-        "id", "note", "claim", "stated", "derived", "verdict", "status", "outcome", "evidence", "finding", "run",
+        "id", "note", "claim", "stated", "derived", "figure", "verdict", "status", "outcome", "evidence", "finding", "run",
     ]  # fmt: skip
     assert found["finding"].endswith(".")
     if found["derived"]:

@@ -7,7 +7,7 @@ import pytest
 
 from kvpager.claims.ledger import VERDICTS, claims
 
-KEYS = {"id", "note", "claim", "stated", "derived", "verdict", "status", "outcome", "evidence", "finding", "run"}
+KEYS = {"id", "note", "claim", "stated", "derived", "figure", "verdict", "status", "outcome", "evidence", "finding", "run"}
 
 
 def test_all_of_them_as_json(well):
@@ -18,7 +18,9 @@ def test_all_of_them_as_json(well):
     assert softmax["stated"]["value"] == [6, 52, 14, 28]
     assert softmax["derived"]["value"] == pytest.approx([17.78, 37.64, 19.85, 24.73], abs=0.005)
     assert (softmax["verdict"], softmax["outcome"], softmax["run"]) == ("inconsistent", "contradicted", None)
-    assert next(row for row in rows if row["id"] == "ladder-values")["run"] == "kvpager demo"
+    ladder = next(row for row in rows if row["id"] == "ladder-values")
+    assert (ladder["outcome"], ladder["run"]) == ("contradicted", "kvpager claims ladder-values --run")
+    assert ladder["figure"]["low"] <= ladder["figure"]["value"] <= ladder["figure"]["high"] < 97
 
 
 def test_one_is_explained_step_by_step(well):
@@ -55,6 +57,29 @@ def test_bad_input_is_refused(refused):
     refused("claims", "softmax-exmple", words=("'softmax-exmple'", "near: softmax-example"))
     refused("claims", "kv-128k", "ladder", "--json", words=("'ladder'", "ladder-"))
     refused("claims", "--verdict", "wrong", words=("'wrong'", "inconsistent", "assumption"))
+
+
+def test_running_an_experiment_is_refused_where_there_is_none(refused):
+    refused("claims", "--run", words=("name them",))
+    refused("claims", "kv-128k", "--run", words=("'kv-128k'", "no experiment", "kvpager claims kv-128k"))
+    refused("claims", "ladder-values", "--quick", words=("--quick", "--run"))
+    refused("claims", "ladder-valu", "--run", words=("near: ladder-values",))
+
+
+def test_running_an_experiment(monkeypatch, well):
+    asked = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **how: asked.append(command) or subprocess.CompletedProcess(command, 0)
+    )
+    well("claims", "ladder-values", "ladder-rope-4", "locality-80-10", "--run", "--quick")
+    assert [command[1:] for command in asked] == [["-m", "experiments", "E3", "E1", "--quick"]]
+
+
+def test_outside_a_checkout_it_says_where_the_experiments_are(monkeypatch, refused, tmp_path):
+    from kvpager.cli import claims as command
+
+    monkeypatch.setattr(command, "__file__", str(tmp_path / "a" / "b" / "c" / "claims.py"))
+    refused("claims", "ladder-values", "--run", words=("source repository", "clone it"))
 
 
 def test_it_loads_nothing_heavy():

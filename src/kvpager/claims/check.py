@@ -119,7 +119,7 @@ def row(id: str) -> dict[str, Any]:
         "outcome": _outcome(one, found.values),
         "evidence": evidence.label if seen is None else seen.evidence,
         "finding": _finding(one, found),
-        "run": (one.run or None) if seen is None else seen.command,
+        "run": None if seen is None else seen.command,
     }
 
 
@@ -175,8 +175,6 @@ def _finding(one: Claim, found: Derived) -> str:
     if seen is not None:
         figure = f"{seen.figure_text} [{seen.evidence}]: " if seen.figure else ""
         parts.append(f"{figure}{seen.says.rstrip('.')}; {seen.experiment} of {seen.date}, again by `{seen.command}`")
-    elif one.run:
-        parts.append(one.run if one.run.startswith("needs") else f"settled by `{one.run}`")
     text = "; ".join(parts)
     return f"{text}. {one.remark}" if one.remark else f"{text}."
 

@@ -82,8 +82,6 @@ class Claim:
         Where a claim about the text itself stands, if there is nothing to compute.
     reconstructed : str
         Which inputs were chosen to fit, where the note states a result without its inputs.
-    run : str
-        Command whose result settles it, for empirical claims.
     remark : str
         What a reader needs to know besides.
     """
@@ -100,7 +98,6 @@ class Claim:
     derive: tuple[Mapping[str, Any], ...] = ()
     reading: str = ""
     reconstructed: str = ""
-    run: str = ""
     remark: str = ""
 
     @property
@@ -115,8 +112,6 @@ class Claim:
         Evidence.of(self.label)
         if self.verdict not in VERDICTS:
             raise InvariantError(f"claims ledger: {self.id} has the verdict {self.verdict!r}: use one of {', '.join(VERDICTS)}")
-        if self.verdict == "empirical-claim-to-test" and not self.run:
-            raise InvariantError(f"claims ledger: {self.id} is empirical but says not what settles it: give it a run")
 
 
 class Given(NamedTuple):
