@@ -64,11 +64,43 @@ def _texts(study: Study) -> None:
         study.sign(f"closed loop, 10 %: {POLICY} minus {other}", gain)
     mass, low = (interval([100 * row[name] for row in at]) for name in ("mass_hit_ratio", "p5_head_mass"))
     loss, same = (interval([100 * row[name] for row in at]) for name in ("perplexity_change", "same_next_token"))
+    if not study.quick:
+        _switches(study, [rows[text] for text in SWITCHES])
     study.result(
         "closed loop, output", f"of the mass that is read {mass.value:.1f} % is in HBM, {low.value:.1f} % for the head at the 5th "
         f"percentile; perplexity changes by {loss.value:+.2f} % against dense attention, which would say the same next token in "
         f"{same.value:.1f} % of the cases",
         value=loss.value, low=loss.low, high=loss.high, unit="%", labels=EMULATED,
+    )  # fmt: skip
+
+
+def _switches(study: Study, found: list[list[dict[str, Any]]]) -> None:
+    """Hits before and after the topic changes."""
+    change = study.scale.switch_at
+    parts = {
+        "before": slice(change - 32, change),
+        "in the first 8 steps": slice(change, change + 8),
+        "later": slice(change + 32, None),
+    }
+
+    def hits(policy: str, part: slice) -> list[float]:
+        return [100 * sum(row["hits"][part]) / sum(row["accesses"][part]) for row in (_at(rows, policy) for rows in found)]
+
+    policies = (POLICY, "ema", "lfu", "belady")
+    told = "; ".join(
+        f"{name}: " + ", ".join(f"{policy} {interval(hits(policy, part)).value:.0f}" for policy in policies)
+        for name, part in parts.items()
+    )
+    lag = interval(
+        ours - bound
+        for ours, bound in zip(
+            hits(POLICY, parts["in the first 8 steps"]), hits("belady", parts["in the first 8 steps"]), strict=True
+        )
+    )
+    study.result(
+        "closed loop, after a switch of topic", f"hits in % on {len(found)} texts, {told}. Until it has seen the new topic, {POLICY} is "
+        f"{-lag.value:.0f} points behind Belady",
+        value=lag.value, low=lag.low, high=lag.high, unit="points", labels=EMULATED,
     )  # fmt: skip
 
 
