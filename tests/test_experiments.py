@@ -89,6 +89,14 @@ def test_pictures_of_findings_exist():
         assert not one.picture or (ROOT / "docs" / "img" / one.picture).is_file(), one.picture
 
 
+def test_every_picture_can_be_drawn_from_what_is_published(tmp_path):
+    from experiments.pictures import DRAW, OF, draw
+
+    drawn = draw(ROOT / "experiments" / "results", tmp_path)
+    assert {path.name for path in drawn} == set(DRAW) >= set(OF.values())
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in drawn)
+
+
 def test_an_interval_is_students():
     from experiments.study import interval
 
