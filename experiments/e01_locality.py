@@ -27,7 +27,7 @@ def run(study: Study) -> None:
     main = [_row(study, text) for text in TEXTS]
     if not study.quick:
         for context in CONTEXTS:
-            for text in ("novel", "code", "docs"):
+            for text in ("code", "docs"):
                 _row(study, text, context_tokens=context, steps=128)
         for text in ("code", "report"):
             _row(study, text, model=GEMMA, context_tokens=8064, steps=128)
