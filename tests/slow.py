@@ -6,7 +6,10 @@ stream's demand. Sizes must be small.
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import numpy as np
 
 MASK = (1 << 64) - 1
 
@@ -46,6 +49,11 @@ class World:
     ticked: list[tuple[int, int]]  # ticks whose masses were observed, in order
     asked_ticks: list[tuple[int, int]]
     blocks_at: dict[int, int] = field(default_factory=dict)  # step → blocks of the sequence
+    pool_of: Callable[[int], object] = lambda unit: 0
+    room: int = 0  # of a pool, open units aside
+    capacity: int = 0  # of all pools
+    taken: list[list[int]] = field(default_factory=list)  # batches in the order in which a serial policy takes them
+    scores: dict = field(default_factory=dict)  # memory of the serial references
 
 
 def own_ticks(world, unit, ticks):
@@ -119,7 +127,85 @@ def scissorhands(world, unit):
     )
 
 
+def s3_fifo(world):
+    """Algorithm 1 of the paper in plain lists, newest last, from the first access on; what it holds, and its ghosts."""
+    held = defaultdict(lambda: ([], [], [], {}))
+    for unit in (unit for batch in world.taken for unit in batch):
+        small, main, ghosts, hits = held[world.pool_of(unit)]
+        if unit in small + main:
+            hits[unit] = min(hits[unit] + 1, 3)
+            continue
+        queue = main if unit in ghosts else small
+        ghosts[:] = [ghost for ghost in ghosts if ghost != unit]
+        while len(small) + len(main) >= world.room:
+            if len(small) >= max(int(world.room * 0.1), 1) or not main:
+                while small:
+                    tail = small.pop(0)
+                    if hits[tail] > 1:
+                        main.append(tail)
+                        hits[tail] = 0
+                    else:
+                        ghosts.append(tail)
+                        break
+            else:
+                while hits[main[0]]:
+                    hits[main[0]] -= 1
+                    main.append(main.pop(0))
+                main.pop(0)
+            del ghosts[: -(world.room - max(int(world.room * 0.1), 1)) or len(ghosts)]
+        queue.append(unit)
+        hits[unit] = 0
+    scores = defaultdict(float)
+    for small, main, ghosts, _ in held.values():
+        scores |= dict.fromkeys(ghosts, 1.0) | dict.fromkeys(small, 2.0) | dict.fromkeys(main, 3.0)
+    return scores
+
+
+def w_tinylfu(world):
+    """Window, probation and protected as plain lists, oldest first; exact counts, halved after ten capacities."""
+    held = defaultdict(lambda: ([], [], []))
+    counts, seen, room = defaultdict(int), 0, world.room
+    most_window = max(int(room * 0.01), 1)
+    for batch in world.taken:
+        for unit in batch:
+            counts[unit] = min(counts[unit] + 1, 15)
+        seen += len(batch)
+        for unit in batch:
+            window, probation, protected = held[world.pool_of(unit)]
+            segment = next((part for part in (window, probation, protected) if unit in part), None)
+            if segment is None:
+                window.append(unit)
+                if len(window) > most_window:
+                    comes = window.pop(0)
+                    if len(window + probation + protected) >= room:
+                        rivals = probation or protected
+                        if not rivals or counts[comes] <= counts[rivals[0]]:
+                            continue
+                        rivals.pop(0)
+                    probation.append(comes)
+            else:
+                segment.remove(unit)
+                (window if segment is window else protected).append(unit)
+                if len(protected) > int((room - most_window) * 0.8):
+                    probation.append(protected.pop(0))
+        if batch and seen >= 10 * world.capacity:
+            counts = defaultdict(int, {unit: count // 2 for unit, count in counts.items()})
+            seen //= 2
+    inside = {unit for parts in held.values() for part in parts for unit in part}
+    return {unit: 16.0 * (unit in inside) + counts[unit] for unit in world.units}
+
+
+def serial(world, unit, replay):
+    """A serial policy's score, from all that it has taken so far."""
+    now = (replay, len(world.taken))
+    if now not in world.scores:
+        world.scores[now] = replay(world)
+    return world.scores[now][unit]
+
+
 KEYS = {
+    "s3-fifo": lambda world, unit, now: serial(world, unit, s3_fifo),
+    "w-tinylfu": lambda world, unit, now: serial(world, unit, w_tinylfu),
     "h2o": lambda world, unit, now: h2o(world, unit),
     "snapkv": lambda world, unit, now: snapkv(world, unit),
     "scissorhands": lambda world, unit, now: scissorhands(world, unit),
@@ -162,6 +248,21 @@ def with_belady(stream, warmup):
     return key
 
 
+def with_next_mass(stream):
+    """Key by the mass at the first tick of the unit's layer after now; the whole recording is in `stream`."""
+    mass = stream.recording.mass.astype(np.float32)
+
+    def key(world, unit, now):
+        history = world.units[unit]
+        step = len(own_ticks(world, unit, world.asked_ticks))
+        if step == len(mass):
+            return 0.0
+        heads = mass[step, history.layer, :, history.block]
+        return float(heads[history.head]) if world.heads > 1 else float(heads.mean())
+
+    return key
+
+
 class SlowReplay:
     """Replays a stream over one policy's reference key.
 
@@ -176,7 +277,8 @@ class SlowReplay:
         self.stream, self.seed, self.pool = stream, seed, pool
         self.layers, self.heads = len(header.layers), stream.heads_per_layer
         self.world = World({}, self.layers, self.heads, header.block_size, seed, set(), [], [])
-        base = with_belady(stream, warmup) if name == "belady" else KEYS[name]
+        clairvoyant = {"belady": lambda: with_belady(stream, warmup), "next-mass": lambda: with_next_mass(stream)}
+        base = clairvoyant[name]() if name in clairvoyant else KEYS[name]
         self.bonus = BONUS[name]
 
         def key(world, unit, now):
@@ -186,9 +288,12 @@ class SlowReplay:
         self.key = key
         pools = {"global": 1, "layer": self.layers, "equal": self.layers * self.heads}[pool]
         self.capacity = capacity // pools
+        self.world.pool_of, self.world.capacity = self.pool_of, self.capacity * pools
+        self.world.room = max(self.capacity - self.layers * self.heads // pools, 1)
         self.resident: set[int] = set()
         self.held: set[int] = set()  # open, or sealed but not yet acknowledged
         self.unacknowledged: set[int] = set()
+        self.turned: list[int] = []  # sealed, and not yet known to a serial policy
         self.log: list[tuple] = []
 
     def pool_of(self, unit):
@@ -255,6 +360,7 @@ class SlowReplay:
             if rest:
                 opened = [u for layer in layers for u in self.create(layer, complete, -1, seen.tick.layer, sealed=False)]
                 self.hold_open(tuple(seen.tick), opened)
+            self.world.taken.append(sorted(staged))
             self.observe(seen)
             self.place(tuple(seen.tick), staged)
         for ask in self.stream.asks:
@@ -274,10 +380,14 @@ class SlowReplay:
                     self.world.units[unit].sealed_at = now
                 self.world.sealed |= set(full)
                 self.unacknowledged = set(full)
+                self.turned = sorted(full)
             layers = range(self.layers) if now[1] < 0 else [now[1]]
             opened = [u for layer in layers for u in self.create(layer, block, now[0], now[1], sealed=False)]
             self.hold_open(now, opened)
         asked = ask.units.tolist()
+        self.world.taken.append(self.turned)
+        self.turned = []
+        self.world.taken.append(sorted(asked, key=lambda u: slow_hash(u, self.seed, now[0])))
         hits = [u for u in asked if u in self.resident]
         self.world.asked_ticks.append(now)
         for unit in asked:

@@ -86,7 +86,7 @@ class Pager:
         lanes: int = 1,
     ) -> None:
         self.table, self.budget, self.policy, self.prefetcher = table, budget, policy, prefetcher
-        self.seed, self.lanes = seed, lanes
+        self.seed, self.lanes, self._next_move, self._credit_bytes = seed, lanes, 0, 0.0
         self.pools = Pools(table, pool, (budget.payload_bytes[PINNED] + budget.payload_bytes[HBM]) // table.unit_bytes)
         self.staging_units = budget.staging_bytes // table.unit_bytes
         self._dram_units = budget.payload_bytes[DRAM] // table.unit_bytes
@@ -94,8 +94,8 @@ class Pager:
         self._leavers: Ids | None = None  # all evictable units, where known
         self._rounds: list[Ids] = []
         self.pending: dict[int, Move] = {}
-        self._next_move, self._credit_bytes = 0, 0.0
         policy.reset(table, seed)
+        policy.set_pools(self.pools)
         if prefetcher is not None:
             prefetcher.reset(table, seed)
 

@@ -47,7 +47,7 @@ def assert_all_seeds_equal_brute_force(policy):
     sink=st.sampled_from([0, 0, 4, 9]),
 )
 def test_equals_brute_force(policy, seed, pool, each, clock, context, sink):
-    assert policy == "belady" or policy in KEYS, f"policy {policy!r} has no slow reference: write its key in tests/slow.py"
+    assert policy in {"belady", "next-mass", *KEYS}, f"policy {policy!r} has no slow reference: write its key in tests/slow.py"
     assert_equals_brute_force(policy, seed, pool, each, clock=clock, context=context, sink=sink)
 
 

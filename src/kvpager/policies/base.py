@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import Ids, Seen, Tick, UnitTable
+from kvpager.pool import Pools
 from kvpager.registry import Registry
 
-__all__ = ["PIN", "POLICIES", "Policy", "creation_step", "fill_new"]
+__all__ = ["CLAIRVOYANT", "PIN", "POLICIES", "Policy", "creation_step", "fill_new"]
 
 PIN = 1e12
 """Keys from here on are pins."""
+
+CLAIRVOYANT = frozenset({"unread_mass", "future", "future_mass"})
+"""Needs that no live run can meet."""
 
 POLICIES: Registry[Callable[..., Policy]] = Registry("policies", "kvpager.policies")
 
@@ -33,8 +37,8 @@ class Policy:
     Attributes
     ----------
     needs : frozenset of str
-        What it must be given beyond accesses, out of ``"mass"`` (of read units), ``"unread_mass"``
-        and ``"future"``. A live run refuses the last two (law 11).
+        What it must be given beyond accesses, out of ``"mass"`` (of read units), ``"unread_mass"``,
+        ``"future"`` and ``"future_mass"``. A live run refuses the last three (law 11): see `CLAIRVOYANT`.
     keep_bonus : float
         Added by the Pager to the key of units that are resident already.
     pinned_from : float
@@ -49,6 +53,9 @@ class Policy:
         """Forget everything and serve `table` from now on."""
         raise NotImplementedError
 
+    def set_pools(self, pools: Pools) -> None:
+        """Learn who shares HBM, and how many units each pool holds; called once, after `reset`."""
+
     def set_future(self, units: Ids, ticks: NDArray[np.int64], asks: Ids) -> None:
         """Take the whole demand, in time order; called after `reset`, and only if `needs` holds ``"future"``.
 
@@ -61,6 +68,9 @@ class Policy:
         asks : int32 [accesses]
             How much each counts; 0 in the warm-up.
         """
+
+    def set_future_mass(self, mass: NDArray[np.float32]) -> None:
+        """Take the whole mass, float32 [steps, layer, kv_head, block]; called only if `needs` holds ``"future_mass"``."""
 
     def on_new(self, tick: Tick, units: Ids) -> None:
         """Units were created (by prefill or because a block was opened)."""

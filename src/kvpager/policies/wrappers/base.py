@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kvpager.core import Ids, Seen, Tick, UnitTable
 from kvpager.policies.base import Policy
+from kvpager.pool import Pools
 
 __all__ = ["Wrapper"]
 
@@ -26,8 +27,14 @@ class Wrapper(Policy):
         self._table = table
         self.policy.reset(table, seed)
 
+    def set_pools(self, pools: Pools) -> None:
+        self.policy.set_pools(pools)
+
     def set_future(self, units: Ids, ticks: NDArray[np.int64], asks: Ids) -> None:
         self.policy.set_future(units, ticks, asks)
+
+    def set_future_mass(self, mass: NDArray[np.float32]) -> None:
+        self.policy.set_future_mass(mass)
 
     def on_new(self, tick: Tick, units: Ids) -> None:
         self.policy.on_new(tick, units)
