@@ -25,7 +25,7 @@ from kvpager.live.park import Shelf
 from kvpager.live.step import Kernel
 from kvpager.live.summaries import SUMMARIES, Summary
 from kvpager.pager import Pager
-from kvpager.policies import Policy, make_policy
+from kvpager.policies import CLAIRVOYANT, Policy, make_policy
 from kvpager.policies.scores import MassEMA
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import configure
@@ -329,7 +329,7 @@ def _arena(slots: int, slot_bytes: int, device: str) -> Arena:
 
 def _check(policy: str, ranks: Policy, text: str | None, selector: Selector | None, layout: Layout) -> None:
     """Refuse what a live run cannot give a policy or selector."""
-    if ranks.needs & {"unread_mass", "future"}:
+    if ranks.needs & CLAIRVOYANT:
         raise BadInput(f"policy {policy!r} needs what no live run has (unread mass, or the future): choose another")
     if getattr(selector, "rerank", 0) and not layout.split:
         raise BadInput(

@@ -7,11 +7,11 @@ wrappers after a plus sign: ``ema+sink`` pins the notes' sink zone, ``ema+sink:1
 from __future__ import annotations
 
 from kvpager.errors import BadInput
-from kvpager.policies.base import PIN, POLICIES, Policy
+from kvpager.policies.base import CLAIRVOYANT, PIN, POLICIES, Policy
 from kvpager.policies.wrappers import WRAPPERS
 from kvpager.registry import configure
 
-__all__ = ["PIN", "POLICIES", "Policy", "make_policy"]
+__all__ = ["CLAIRVOYANT", "PIN", "POLICIES", "Policy", "make_policy"]
 
 
 def make_policy(text: str) -> Policy:

@@ -127,6 +127,8 @@ class Replay:
         self.pager = Pager(self.table, budget, policy, prefetcher, pool=pool, seed=seed)
         if "future" in policy.needs:
             policy.set_future(*self._future())
+        if "future_mass" in policy.needs:
+            policy.set_future_mass(stream.mass)
         tiers = {DRAM: ModelledTier(DRAM, budget.payload_bytes[DRAM], size), NVME: ModelledTier(NVME, 0, size)}
         self.driver = Driver(self.pager, tiers, moved=lambda tick, moves: self._tally.moved(tick.step, moves))
         self._tally = Tally(stream, self.warmup)

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvpager.core import TIER_NAMES
 from kvpager.evidence import Evidence
-from kvpager.policies import make_policy
+from kvpager.policies import CLAIRVOYANT, make_policy
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import configure
 from kvpager.replay.attention import LEAST_METADATA_BYTES_PER_UNIT, Replay, capacity_units
@@ -112,7 +112,7 @@ def run_case(stream: Stream, case: Case) -> dict[str, Any]:
         "metadata_fraction": _metadata_bytes(stream) / recording.kv_bytes,
         "dense_bound": dense_bound(stream, units, replay.warmup),
         "top_mass_oracle": _oracle(stream, units, case.pool, replay.warmup),
-        "realisable": setting.observe == "read" and not replay.policy.needs & {"future", "unread_mass"},
+        "realisable": setting.observe == "read" and not replay.policy.needs & CLAIRVOYANT,
         "evidence": Evidence.SIMULATED.label,
         "labels": [Evidence.SIMULATED.label, Evidence.MEASURED.label],
     }

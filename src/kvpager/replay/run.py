@@ -192,7 +192,7 @@ class _Again:
     def __init__(self, recording: RunRecording, case: RunCase, *, as_recorded: bool, check: bool, sink: Sink | None) -> None:
         header = recording.header
         policy = make_policy(case.policy)
-        if "unread_mass" in policy.needs:
+        if policy.needs & {"unread_mass", "future_mass"}:
             raise BadInput(f"policy {case.policy!r} needs the mass of unread units, which no live run has: choose another")
         self.recording, self.case, self.as_recorded, self.check = recording, case, as_recorded, check
         self._sink = sink

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvpager.core import TIER_NAMES
 from kvpager.evidence import Evidence
+from kvpager.policies import CLAIRVOYANT
 from kvpager.replay.run import RunResult, replay_run
 from kvpager.traces.run import RunRecording
 from kvpager.traces.runcounts import RunCounts
@@ -124,7 +125,7 @@ def run_row(recording: RunRecording, ask: RunAsk) -> dict[str, Any]:
         row["prefetcher"] = case.prefetcher
     row |= {
         "staging_fraction": header.budget.staging_bytes / (recording.units * header.unit_bytes),
-        "realisable": not policy.needs & {"future", "unread_mass"},
+        "realisable": not policy.needs & CLAIRVOYANT,
         "evidence": Evidence.SIMULATED.label,
         "labels": [Evidence.SIMULATED.label, Evidence.MEASURED.label],
     }
