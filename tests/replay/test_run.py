@@ -12,16 +12,18 @@ from kvpager.core import DRAM, NVME, Seen
 from kvpager.errors import BadInput, CapacityError, InvariantError
 from kvpager.policies import POLICIES, make_policy
 from kvpager.prefetch import PREFETCHERS
+from kvpager.registry import configure
 from kvpager.replay.run import replay_run
 from kvpager.traces.run import KINDS
 
 CAUSAL = sorted(name for name in POLICIES if not make_policy(name).needs & {"future", "unread_mass"})
+BLIND = sorted(name for name in PREFETCHERS if "bound" not in configure(PREFETCHERS, name).needs)
 seeds = st.integers(0, 10_000)
 settings_of_a_run = st.fixed_dictionaries(
     {
         "policy": st.sampled_from(CAUSAL),
         "hbm": st.integers(0, 40).map(lambda each: roomy("global", each)),
-        "prefetcher": st.sampled_from([None, *sorted(PREFETCHERS)]),
+        "prefetcher": st.sampled_from([None, *BLIND]),
         "dram": st.sampled_from([0, 5, 60]),
     }
 )

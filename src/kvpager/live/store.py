@@ -119,7 +119,10 @@ class TieredStore:
         self.policy_text, self.selector_text, self.counts = policy, selector, Counts()
         ranks = make_policy(policy)
         self.selector = None if selector is None else make_selector(selector)
+        prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
         _check(policy, ranks, selector, self.selector, layout)
+        if prefetch is not None and "bound" in prefetch.needs:
+            raise BadInput(f"prefetcher {prefetcher!r} needs key bounds, which a live run does not hand on: choose another")
         name = self.summary_name = getattr(self.selector, "summary", None)
         self.summary: Summary | None = (
             SUMMARIES[name](layout.layers, layout.kv_heads, layout.k_dim, layout.block_size) if name else None
@@ -138,7 +141,6 @@ class TieredStore:
             self.memory = SplitMemory(self.table, arena) if layout.split else HBMMemory(self.table, arena)
             memory = torch.as_tensor(arena.memory)
             self.keys, self.values = layout.keys(memory), layout.values(memory)
-            prefetch = None if prefetcher is None else configure(PREFETCHERS, prefetcher)
             held = budget.pager(disk, prefetching=prefetch is not None)
             self.pager = Pager(self.table, held, ranks, prefetch, pool=pool, seed=seed, lanes=LANES)
             self.disk = SlabTier(self.table, self.slabs, arena, self.memory.key_slots if layout.split else None)

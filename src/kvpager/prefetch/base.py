@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvpager.core import Ids, Seen, Tick, UnitTable
 from kvpager.registry import Registry
@@ -22,6 +23,9 @@ class Prefetcher:
 
     Attributes
     ----------
+    needs : frozenset of str
+        What it must be given beyond accesses, out of ``"mass"`` (of read units) and ``"bound"`` (key bounds of all
+        complete units); only a replay of a recording of attention has the latter.
     when : {"layer", "step"}
         ``"layer"``: after each tick, for the next layer. ``"step"``: after a step's last tick, for all layers.
     """
@@ -40,6 +44,19 @@ class Prefetcher:
 
     def on_mass(self, seen: Seen) -> None:
         """Attention mass of the units read in this tick."""
+
+    def on_bound(self, tick: Tick, units: Ids, bound: NDArray[np.float32]) -> None:
+        """Key bounds under this tick's query, after its demand; called only if `needs` holds ``"bound"``.
+
+        Parameters
+        ----------
+        tick : Tick
+            Now; one layer.
+        units : int32 [kv_heads or 1, blocks]
+            The layer's complete units, by head.
+        bound : float32 [kv_heads or 1, blocks]
+            Upper bounds on the scaled product of query and keys.
+        """
 
     def propose(self, tick: Tick, candidates: Ids, max_units: int) -> Ids:
         """Return up to `max_units` of `candidates`, best first.

@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvpager.core import Ids, Seen, Tick, UnitTable
 from kvpager.policies.scores import MassEMA, normalise
@@ -54,7 +55,7 @@ class RopeEMA(Prefetcher):
     def propose(self, tick: Tick, candidates: Ids, max_units: int) -> Ids:
         table = self._table
         distance = self._newest - (table.first_token[candidates] + table.block_size - 1)
-        score = self.rope_weight / (1 + distance / self.distance_scale)
+        score = self.rope_weight * self._nearness(distance)
         if self.ema_weight:
             scaled = np.zeros(table.size)
             for layer in np.unique(table.layer[candidates]):
@@ -62,6 +63,10 @@ class RopeEMA(Prefetcher):
                 table.layer_view(scaled, int(layer))[:] = normalise(scores.T, "rank").T
             score = score + self.ema_weight * scaled[candidates]
         return candidates[np.argsort(-score, kind="stable")[:max_units]]
+
+    def _nearness(self, distance: NDArray[np.int32]) -> NDArray[np.float64]:
+        nearness: NDArray[np.float64] = 1 / (1 + distance / self.distance_scale)
+        return nearness
 
 
 PREFETCHERS.register("blend")(RopeEMA)

@@ -106,6 +106,11 @@ class Replay:
         header = stream.recording.header
         if "unread_mass" in policy.needs and stream.setting.observe == "read":
             raise BadInput(f"policy {policy!r} needs the mass of unread units, which no live run has: choose observe all")
+        self._bounds = prefetcher is not None and "bound" in prefetcher.needs
+        if self._bounds and stream.recording.bound is None:
+            raise BadInput(
+                f"prefetcher {prefetcher!r} needs key bounds, which this recording lacks: choose another, or record anew"
+            )
         self.stream, self.policy, self.prefetcher, self.check = stream, policy, prefetcher, check
         self.warmup = warmup_steps(stream.recording.steps) if warmup is None else warmup
         layers = len(header.layers)
@@ -178,11 +183,26 @@ class Replay:
         resident = self.pager.resident(self.table.of_layer(ask.tick.layer))
         grant = self.driver.ask(Demand(ask.tick, ask.units, ask.asks), seen=lambda: ask.seen)
         self._tally.judged(ask, grant, resident)
+        if self._bounds:
+            self._tell_bounds(ask.tick)
         self.driver.prefetch(ask.tick)
         if self.check:
             self.pager.check()
             for tier in self.driver.tiers.values():
                 tier.check()
+
+    def _tell_bounds(self, tick: Tick) -> None:
+        """Hand the prefetcher the key bounds of the tick that was just served."""
+        recording, table = self.stream.recording, self.table
+        blocks = recording.open_block(tick.step)
+        if self.prefetcher is None or recording.bound is None:
+            return
+        for layer in range(table.num_layers) if tick.layer == ALL_LAYERS else (tick.layer,):
+            bound = recording.bound[tick.step, layer, :, :blocks].astype(np.float32)
+            if table.heads_per_layer == 1:  # one unit for all heads, asked for if one of them asks
+                bound = bound.max(axis=0, keepdims=True)
+            units = table.of_layer(layer).reshape(-1, table.heads_per_layer)[:blocks].T
+            self.prefetcher.on_bound(Tick(tick.step, layer), units, bound)
 
     def _turn_block(self, tick: Tick) -> None:
         """At a step's start, seal the block that the last call filled; open the next one, layer by layer."""

@@ -162,6 +162,7 @@ def _prefetch_quality(counts: Counts, stream: Stream) -> dict[str, Any]:
     return {
         "issued": counts.prefetched,
         "used": counts.prefetched_used,
+        "late": counts.late,
         "precision": counts.prefetched_used / max(counts.prefetched, 1),
         "coverage": counts.prefetched_used / max(counts.prefetched_used + misses, 1),
         "wasted_bytes": max(counts.prefetched - counts.prefetched_used, 0) * stream.unit_bytes,

@@ -200,6 +200,8 @@ class _Again:
         self.table = LoggedTable(*header.table_shape, sink=self._told)
         budget = header.budget if as_recorded else _budget(header, case)
         prefetcher = None if case.prefetcher is None else configure(PREFETCHERS, case.prefetcher)
+        if prefetcher is not None and "bound" in prefetcher.needs:
+            raise BadInput(f"prefetcher {case.prefetcher!r} needs key bounds, which no run recording holds: choose another")
         self.pager = Pager(self.table, budget, policy, prefetcher, pool=case.pool, seed=case.seed, lanes=header.lanes)
         if "future" in policy.needs:
             policy.set_future(*_future(recording))

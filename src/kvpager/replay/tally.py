@@ -31,8 +31,8 @@ class Counts:
         Accesses by tier, `RECOMPUTE` and `FIRST_TOUCH` (law 1).
     heads, heads_complete : int
         (step, layer, KV head) triples, and those with nothing missing.
-    fetched, kept, prefetched : int
-        Units read for a demand; of these, kept; units read ahead.
+    fetched, kept, prefetched, late : int
+        Units read for a demand; of these, kept; units read ahead; of these, asked for while still under way.
     mass : float64 [layers * kv_heads]
         Attention mass in HBM at judgement, open block included, summed over the steps.
     """
@@ -50,6 +50,7 @@ class Counts:
     fetched: int
     kept: int
     prefetched: int
+    late: int
     mass: NDArray[np.float64]
 
 
@@ -111,6 +112,7 @@ class Tally:
             fetched=self._moved["demand"],
             kept=self._moved["keep"],
             prefetched=self._moved["prefetch"],
+            late=sum(len(grant.late) for grant in self._grants),
             mass=self._mass(),
         )
 
