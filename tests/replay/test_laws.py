@@ -60,6 +60,22 @@ def test_ratios_of_a_row_add_up():
     assert sum(row["misses"].values()) == row["accesses"] - row["block_hits"]
 
 
+@pytest.mark.parametrize("clock", ["layer", "step"])
+def test_spans_add_up_to_the_row(clock):
+    """12 of 16 steps are counted; in spans of 5 the last two are left out."""
+    stream = make_stream(small_recording(5, steps=16), TopPMass(), Setting(clock=clock))
+    row = run_case(stream, Case("blend", 0.5, span_steps=4))
+    spans = row["spans"]
+    assert len(spans["accesses"]) == 3
+    assert sum(spans["accesses"]) == row["accesses"]
+    assert sum(spans["block_hits"]) == row["block_hits"]
+    assert np.mean(spans["mass_hit_ratio"]) == pytest.approx(row["mass_hit_ratio"])
+    rest = run_case(stream, Case("blend", 0.5, span_steps=5))["spans"]
+    last = [ask for ask in stream.asks if ask.tick.step >= 14]
+    assert len(rest["accesses"]) == 2
+    assert sum(rest["accesses"]) == row["accesses"] - sum(int(ask.asks.sum()) for ask in last)
+
+
 # ── law 2: Belady ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -48,6 +48,8 @@ class Case:
         Whether to compute the case's own bound too.
     seed : int
         Of the ties.
+    span_steps : int
+        Steps of a span for which counts are given apart, for intervals within a text; 0 = none.
     """
 
     policy: str
@@ -60,6 +62,7 @@ class Case:
     fold: str = "mean"
     bound: bool = True
     seed: int = 0
+    span_steps: int = 0
 
 
 def run_case(stream: Stream, case: Case) -> dict[str, Any]:
@@ -103,6 +106,8 @@ def run_case(stream: Stream, case: Case) -> dict[str, Any]:
         "seed": case.seed,
     }
     row |= _ratios(counts, stream)
+    if case.span_steps:
+        row["spans"] = _spans(counts, case.span_steps)
     if case.prefetcher is not None:
         row["prefetcher"] = case.prefetcher
         row["prefetch"] = _prefetch_quality(counts, stream)
@@ -155,6 +160,14 @@ def _ratios(counts: Counts, stream: Stream) -> dict[str, Any]:
         "moves_per_step": counts.kept / counts.steps,
         "dropped_per_step": (counts.fetched - counts.kept) / counts.steps,
     }
+
+
+def _spans(counts: Counts, steps: int) -> dict[str, list[float]]:
+    """Accesses, hits and mean mass of each whole span of `steps`; a rest at the end is left out."""
+    spans = counts.steps // steps
+    parts = counts.by_step[:, : spans * steps].reshape(3, spans, steps)
+    accesses, hits = parts[:2].sum(axis=2).tolist()
+    return {"accesses": accesses, "block_hits": hits, "mass_hit_ratio": parts[2].mean(axis=1).tolist()}
 
 
 def _prefetch_quality(counts: Counts, stream: Stream) -> dict[str, Any]:

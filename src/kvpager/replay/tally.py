@@ -35,6 +35,8 @@ class Counts:
         Units read for a demand; of these, kept; units read ahead; of these, asked for while still under way.
     mass : float64 [layers * kv_heads]
         Attention mass in HBM at judgement, open block included, summed over the steps.
+    by_step : float64 [3, steps]
+        Accesses, hits, and mean mass of a head, of each step.
     """
 
     steps: int
@@ -52,6 +54,7 @@ class Counts:
     prefetched: int
     late: int
     mass: NDArray[np.float64]
+    by_step: NDArray[np.float64]
 
 
 class Tally:
@@ -97,7 +100,10 @@ class Tally:
         all_heads = len(header.layers) * header.num_kv_heads
         head_of_ask = _join([ask.tick.step * all_heads + ask.head_of_ask for ask in asks], np.int64)
         unit_of_ask = _join([ask.unit_of_ask + at for ask, at in zip(asks, offsets[:-1], strict=True)], np.int64)
-        steps = len({ask.tick.step for ask in asks})
+        step_of_ask = np.array([ask.tick.step for ask in asks], np.intp) - self._warmup
+        steps = len(np.unique(step_of_ask))
+        step = np.repeat(step_of_ask, np.diff(offsets))
+        mass = self._mass()
         return Counts(
             steps=steps,
             accesses=int(weight.sum()),
@@ -113,22 +119,29 @@ class Tally:
             kept=self._moved["keep"],
             prefetched=self._moved["prefetch"],
             late=sum(len(grant.late) for grant in self._grants),
-            mass=self._mass(),
+            mass=mass.sum(axis=0).ravel(),
+            by_step=np.stack(
+                [
+                    np.bincount(step, weights=weight, minlength=steps),
+                    np.bincount(step, weights=weight * hit, minlength=steps),
+                    mass.mean(axis=(1, 2)),
+                ]
+            ),
         )
 
     def _mass(self) -> NDArray[np.float64]:
-        """Mass of what was in HBM, by (layer, KV head), summed over the steps."""
+        """Mass of what was in HBM at each step, ``[steps, layer, kv_head]``."""
         recording = self._stream.recording
         layers, heads = recording.mass.shape[1:3]
         width = self._stream.heads_per_layer
-        total = np.zeros((layers, heads))
+        total = np.zeros((max(recording.steps - self._warmup, 0), layers, heads))
         for ask, resident in zip(self._asks, self._resident, strict=True):
             blocks = recording.open_block(ask.tick.step) + 1
             here = slice(None) if ask.tick.layer == ALL_LAYERS else slice(ask.tick.layer, ask.tick.layer + 1)
             mass = self._stream.mass[ask.tick.step, here, :, :blocks]
             held = resident.reshape(-1, mass.shape[0], width)[:blocks].transpose(1, 2, 0)
-            total[here] += np.where(held, mass, 0).sum(axis=2, dtype=np.float64)
-        return total.ravel()
+            total[ask.tick.step - self._warmup, here] = np.where(held, mass, 0).sum(axis=2, dtype=np.float64)
+        return total
 
 
 def _join(parts: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
