@@ -64,11 +64,14 @@ class Split(Wrapper):
         if self._arenas is None:
             return keys
         heads = units % self._table.units_per_block
-        order = np.lexsort((tie_hash(units, self._seed, tick.step), -keys, heads))
-        sizes = np.bincount(heads, minlength=len(self._arenas))
-        rank = np.empty(len(units), np.int64)
-        rank[order] = np.arange(len(units)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.where((rank < self._arenas[heads]) | (keys >= PIN / 8), keys, -np.inf)
+        full = np.bincount(heads, minlength=len(self._arenas)) > self._arenas
+        rivals = np.flatnonzero(full[heads] & (keys < PIN / 8))  # elsewhere there is room for all
+        rivals = rivals[np.lexsort((tie_hash(units[rivals], self._seed, tick.step), -keys[rivals], heads[rivals]))]
+        first = np.searchsorted(heads[rivals], heads[rivals])
+        pins = np.bincount(heads[keys >= PIN / 8], minlength=len(self._arenas))
+        rank = np.arange(len(rivals)) - first + pins[heads[rivals]]
+        keys[rivals[rank >= self._arenas[heads[rivals]]]] = -np.inf
+        return keys
 
 
 def _shares(asked: NDArray[np.int64], room: int) -> NDArray[np.int64]:
