@@ -83,6 +83,27 @@ def test_a_trace_gives_the_hits(well, here):
     assert document["step"]["miss_share"]["high"] < 1
 
 
+def test_a_plan_gives_its_curve_to_the_next(well, here):
+    """The recording is not needed again, and the answer is the same, with the same chain."""
+    save_recording(synthetic_recording(seed=1), here / "t.zarr")
+    question = ("plan", *LLAMA, "--system", "note-000-cxl", "--context", "128K", "--users", "4", "--json", "--explain")
+    first = well(*question, "--trace", "t.zarr", "--read", "20%")
+    (here / "first.json").write_text(first.out)
+    again = well(*question, "--curve", "first.json").document
+    assert again["answers"]["users_at_slo"] == first.document["answers"]["users_at_slo"]
+    assert again["curves"][0]["byte_hit_ratios"] == first.document["curves"][0]["byte_hit_ratios"]
+    lines = "\n".join(again["explain"])
+    for words in ("users_at_slo = ", "token_s of that many users", "first.json: replay of synthetic", "between the points"):
+        assert words in lines
+    assert "no hit curve given" not in lines
+    (here / "again.json").write_text(json.dumps(again))
+    assert well(*question, "--curve", "again.json", "--read", "20%").document["answers"] == again["answers"]
+    swept = well("plan", *LLAMA, "--system", "note-000-cxl", "--curve", "first.json", "--sweep", "users=4", "--json").document
+    assert swept["columns"]["token_s"] == [again["answers"]["token_s"]["value"]]
+    saving = well(*COMPARE[:-2], "--curve", "first.json", "--json").document
+    assert saving["asked"]["read_fraction"]["value"] == 0.2
+
+
 def test_sweep(well, here):
     options = ("plan", *LLAMA, "--system", "b200-host-cxl", "--read", "10%", "--sweep", "context=4K,32K,users=1:8")
     document = well(*options, "--json").document
@@ -163,6 +184,8 @@ def test_list_knows_models_and_systems(well, here):
         ((*PLAN, "--catalogue", "none.toml"), ["none.toml", "cannot be read"]),
         ((*PLAN, "--params", "70"), ["--params '70'"]),
         (("plan", *LLAMA, "--system", "note-000-cxl", "--trace", "t.zarr"), ["--trace 't.zarr'", "--read"]),
+        (("plan", *LLAMA, "--system", "note-000-cxl", "--curve", "none.json"), ["curve file 'none.json' cannot be read"]),
+        ((*PLAN, "--trace", "t.zarr", "--curve", "a.json"), ["both give hits"]),
         (("compare", "b200-hbm", *LLAMA), ["two different systems"]),
         (("breakeven", *LLAMA, "--accelerator", "b20"), ["'b20'", "b200"]),
         ((*BREAKEVEN, "--tokens", "0"), ["at least 1 token"]),

@@ -13,11 +13,11 @@ from kvpager.evidence import Evidence, Quantity
 from kvpager.hardware import load
 from kvpager.models import builtin_names, resolve
 from kvpager.plan.assumptions import DEFAULT
+from kvpager.plan.curve import HitCurve
 from kvpager.plan.evaluate import Explained, as_json, asked
 from kvpager.plan.load import load_of
 from kvpager.plan.service import serve, site_of
 from kvpager.plan.single import NOT_DERIVABLE, headline_lines, plan
-from kvpager.plan.step import HitCurve
 from kvpager.plan.sweeping import sweep
 
 SYSTEMS = sorted(load().systems)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvpager.hardware import Catalogue
     from kvpager.models import ModelFacts
     from kvpager.plan.assumptions import Assumptions
-    from kvpager.plan.step import HitCurve
+    from kvpager.plan.curve import HitCurve
 
 __all__ = ["breakeven", "compare", "model", "plan", "probe"]
 
@@ -28,6 +28,7 @@ Context = Annotated[str, typer.Option(help="Tokens of each user's context, e.g. 
 Users = Annotated[int, typer.Option(help="Users at the same time.")]
 Read = Annotated[str | None, typer.Option("--read", help="Share of the KV a step reads, e.g. 5%; 100% = dense attention.")]
 Trace = Annotated[Path | None, typer.Option(help="An attention trace: takes hits from its replay; needs --read below 100%.")]
+Curve = Annotated[Path | None, typer.Option(help="Hits from a JSON document's curves: an earlier plan's, or a published result.")]
 Slo = Annotated[str, typer.Option("--slo", help="Longest time of a token, e.g. 100ms.")]
 Assume = Annotated[list[str] | None, typer.Option("--assume", help="Replace an assumption, e.g. mfu=0.5; may be repeated.")]
 Own = Annotated[list[Path] | None, typer.Option("--catalogue", help="Your own hardware catalogue file; may be repeated.")]
@@ -100,6 +101,7 @@ def plan(
     users: Users = 1,
     read: Read = None,
     trace: Trace = None,
+    curve: Curve = None,
     slo: Slo = "100ms",
     sweep: Annotated[str | None, typer.Option(help="Points: 'context=4K,32K,users=1:64'; ranges first:last:step.")] = None,
     assume: Assume = None,
@@ -115,9 +117,9 @@ def plan(
 
     known, facts = _catalogue(catalogue), _facts(model, params)
     chosen, share = known.systems[system], None if read is None else parse_share(read)
-    curve, assumptions = _curve(trace, share), _assumptions(assume)
+    hits, assumptions = _hits(trace, curve, share), _assumptions(assume)
     if sweep is not None:
-        _sweep(facts, chosen, _points(sweep, context, users, share, curve), curve, _seconds(slo), assumptions, json)
+        _sweep(facts, chosen, _points(sweep, context, users, share, hits), hits, _seconds(slo), assumptions, json)
         return
     document = run(
         facts,
@@ -125,7 +127,7 @@ def plan(
         parse_tokens(context),
         users,
         read_fraction=share,
-        hit_curve=curve,
+        hit_curve=hits,
         slo_s=_seconds(slo),
         assumptions=assumptions,
     )
@@ -150,6 +152,7 @@ def compare(
     users: Users = 16,
     read: Read = None,
     trace: Trace = None,
+    curve: Curve = None,
     slo: Slo = "100ms",
     assume: Assume = None,
     catalogue: Own = None,
@@ -170,7 +173,7 @@ def compare(
         parse_tokens(context),
         users,
         read_fraction=share,
-        hit_curve=_curve(trace, share),
+        hit_curve=_hits(trace, curve, share),
         slo_s=_seconds(slo),
         assumptions=_assumptions(assume),
     )
@@ -296,7 +299,14 @@ def _assumptions(pairs: Sequence[str] | None) -> Assumptions:
     return DEFAULT.but(**changes)
 
 
-def _curve(trace: Path | None, share: float | None) -> HitCurve | None:
+def _hits(trace: Path | None, curve: Path | None, share: float | None) -> HitCurve | None:
+    """Hits by size of HBM: replayed from a trace, or read from a document."""
+    if curve is not None:
+        if trace is not None:
+            raise BadInput(f"--trace {trace.name!r} and --curve {curve.name!r} both give hits: drop one of them")
+        from kvpager.plan.curve import read_curve
+
+        return read_curve(curve, share)
     if trace is None:
         return None
     if share is None or share >= 1.0:
@@ -312,7 +322,7 @@ def _points(text: str, context: str, users: int, share: float | None, curve: Hit
     axes: dict[str, list[float]] = {
         "context": [float(parse_tokens(context))],
         "users": [float(users)],
-        "read": [1.0 if share is None else share],
+        "read": [curve.read_fraction if curve is not None else 1.0 if share is None else share],
     }
     for part in re.split(r"[,\s]+(?=\w+=)", text.strip()):
         name, equals, values = part.partition("=")
@@ -321,7 +331,9 @@ def _points(text: str, context: str, users: int, share: float | None, curve: Hit
         if name not in axes:
             raise BadInput(f"--sweep has no axis {name!r}: use {', '.join(axes)}")
         if name == "read" and curve is not None:
-            raise BadInput("--sweep read=… does not go with --trace, whose hits belong to one read fraction: drop one of them")
+            raise BadInput(
+                "--sweep read=… does not go with --trace or --curve, whose hits belong to one read fraction: drop one of them"
+            )
         axes[name] = [number for value in values.split(",") for number in _values(name, value)]
     return axes
 

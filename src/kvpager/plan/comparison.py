@@ -13,9 +13,9 @@ from kvpager.evidence import Quantity
 from kvpager.hardware import System
 from kvpager.models.facts import ModelFacts
 from kvpager.plan.assumptions import DEFAULT, Assumptions
+from kvpager.plan.curve import HitCurve
 from kvpager.plan.evaluate import Explained
 from kvpager.plan.single import plan
-from kvpager.plan.step import HitCurve
 
 __all__ = ["compare"]
 

@@ -15,10 +15,11 @@ from kvpager.analysis import capacity
 from kvpager.analysis.capacity import Values
 from kvpager.hardware import System
 from kvpager.plan.assumptions import Assumptions
+from kvpager.plan.curve import HitCurve
 from kvpager.plan.evaluate import Evaluator
 from kvpager.plan.load import Load, Machine, machine_of
 from kvpager.plan.memory import Memory, memory_of, prefill_time
-from kvpager.plan.step import HitCurve, Step, decode_step
+from kvpager.plan.step import Step, decode_step
 
 __all__ = ["Service", "Site", "serve", "site_of"]
 

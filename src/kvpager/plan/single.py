@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from kvpager.evidence import Evidence, Quantity, combine, explain
 from kvpager.hardware import System
 from kvpager.models.facts import ModelFacts
 from kvpager.plan.assumptions import DEFAULT, Assumptions
+from kvpager.plan.curve import HitCurve
 from kvpager.plan.evaluate import Explained, asked
 from kvpager.plan.load import load_of
 from kvpager.plan.service import Service, Site, serve, site_of
-from kvpager.plan.step import HitCurve
 from kvpager.plan.traffic import traffic
 
 __all__ = ["NOT_DERIVABLE", "headline_lines", "plan", "users_at_slo"]
@@ -102,6 +103,8 @@ def plan(
         "tokens_per_s": served.tokens_per_s,
         "meets_slo": meets,
     }
+    if hit_curve is not None:
+        document["curves"] = [hit_curve.to_json()]
     document["step"] = _step(served)
     document["traffic"] = traffic(site, served)
     document["cost"] |= _using(site, document["cost"]["tco_usd"], at_slo, served)
@@ -185,16 +188,7 @@ def users_at_slo(site: Site[Quantity], read: Quantity, hit_curve: HitCurve | Non
     else:
         binding = f"service level ({slo.text()} a token)"
     there = token_s(value)
-    at = Quantity(
-        there.value,
-        "s",
-        there.labels,
-        f"token_s as derived for the users asked, for {value} users",
-        "",
-        "token_s there",
-        there.low,
-        there.high,
-    )
+    at = replace(there, name="token_s of that many users")
     inputs = (slo, site.allowed, at)
     labels = combine(*(part.labels for part in inputs))
     formula, source = "largest n with token_s(n) <= slo_s that fits", "mission row 28"

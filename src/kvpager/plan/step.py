@@ -5,7 +5,6 @@ Written once against `Evaluator`: the plan runs it with quantities, the sweep wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -13,45 +12,15 @@ import numpy as np
 
 from kvpager.analysis import capacity, steptime, transfer
 from kvpager.analysis.capacity import Values
-from kvpager.errors import BadInput
 from kvpager.plan.assumptions import Assumptions
+from kvpager.plan.curve import HitCurve
 from kvpager.plan.evaluate import Evaluator, asked
 from kvpager.plan.load import Load, Machine
 from kvpager.plan.memory import Memory
 
-__all__ = ["HitCurve", "Step", "decode_step", "tier_shares"]
+__all__ = ["Step", "decode_step", "tier_shares"]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class HitCurve:
-    """What a replayed recording says about hits.
-
-    Parameters
-    ----------
-    hbm_shares : tuple of float
-        Shares of the KV that HBM holds, ascending, in (0, 1).
-    byte_hit_ratios : tuple of float
-        Hit bytes over read bytes at each.
-    read_fraction : float
-        Share of the KV that the selector read in the recording.
-    source : str
-        Recording, policy and selector.
-    """
-
-    hbm_shares: tuple[float, ...]
-    byte_hit_ratios: tuple[float, ...]
-    read_fraction: float
-    source: str
-
-    def __post_init__(self) -> None:
-        """Refuse a curve that is empty, unordered or outside [0, 1]."""
-        shares, ratios = self.hbm_shares, self.byte_hit_ratios
-        if not shares or len(shares) != len(ratios) or list(shares) != sorted(set(shares)):
-            raise BadInput(f"hit curve: {len(shares)} shares and {len(ratios)} ratios: give one ratio a share, shares ascending")
-        if not all(0.0 <= value <= 1.0 for value in (*shares, *ratios)) or not 0.0 < self.read_fraction <= 1.0:
-            raise BadInput("hit curve: shares, ratios and read_fraction must lie in [0, 1]: give them as shares, not per cent")
 
 
 TITLES = {"dram": "host DRAM", "cxl": "CXL memory", "nvme": "NVMe"}
@@ -127,16 +96,7 @@ def decode_step(
         "full_kv_bytes", "B", "users x full_kv_bytes_per_user", lambda n, each: n * each, users, memory.full_kv_bytes_per_user
     )
     hbm_share = _hbm_share(of, load, memory, users, total, read) if tiered else of.given(asked("hbm_share", 1.0, "1"))
-    miss_share = of.step(
-        "miss_share",
-        "1",
-        "1 - share of the read bytes that HBM holds",
-        _miss_function(hit_curve),
-        hbm_share,
-        read,
-        of.given(assumed.placement),
-        source=hit_curve.source if hit_curve else "overlap of two sets: unrelated; best and worst case",
-    )
+    miss_share = _miss_share(of, hbm_share, read, assumed, hit_curve)
     read_bytes = of.step(
         "read_bytes", "B", "read_fraction x full_kv_bytes", lambda r, kv: r * kv, read, total, source="mission row 41"
     )
@@ -166,12 +126,29 @@ def decode_step(
     return Step(hbm_share, read_bytes, miss_share, miss_bytes, compute, reading, moved, exposed, step, tier_bytes)
 
 
-def _miss_function(hit_curve: HitCurve | None) -> Callable[[Values, Values, Values], Values]:
+def _miss_share(of: Evaluator[T], hbm_share: T, read: T, assumed: Assumptions, hit_curve: HitCurve | None) -> T:
     """Miss share by HBM share: from a curve (shares ascending, byte hit ratios), or from how sets can overlap."""
     if hit_curve is None:
-        return lambda share, read, placement: 1.0 - _hits(share, read, placement)
-    shares, ratios = hit_curve.hbm_shares, hit_curve.byte_hit_ratios
-    return lambda share, read, placement: 1.0 - np.interp(share, [0.0, *shares, 1.0], [0.0, *ratios, 1.0])
+        return of.step(
+            "miss_share",
+            "1",
+            "1 - share of the read bytes that HBM holds",
+            lambda share, r, placement: 1.0 - _hits(share, r, placement),
+            hbm_share,
+            read,
+            of.given(assumed.placement),
+            source="overlap of two sets: unrelated; best and worst case",
+        )
+    shares, ratios = [0.0, *hit_curve.hbm_shares, 1.0], [0.0, *hit_curve.byte_hit_ratios, 1.0]
+    return of.step(
+        "miss_share",
+        "1",
+        f"1 - byte hit ratio at hbm_share, between the points {hit_curve.points}",
+        lambda share, r: 1.0 - np.interp(share, shares, ratios),
+        hbm_share,
+        read,
+        source=hit_curve.source,
+    )
 
 
 def _hbm_share(of: Evaluator[T], load: Load, memory: Memory[T], users: T, total: T, read: T) -> T:

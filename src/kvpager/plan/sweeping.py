@@ -12,10 +12,10 @@ from kvpager.errors import BadInput
 from kvpager.hardware import System
 from kvpager.models.facts import ModelFacts
 from kvpager.plan.assumptions import DEFAULT, Assumptions
+from kvpager.plan.curve import HitCurve
 from kvpager.plan.evaluate import Numbers
 from kvpager.plan.load import load_of
 from kvpager.plan.service import serve, site_of
-from kvpager.plan.step import HitCurve
 
 __all__ = ["sweep"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kvpager.errors import CapacityError
-from kvpager.plan.step import HitCurve
+from kvpager.plan.curve import HitCurve
 
 __all__ = ["SHARES", "hit_curve_of"]
 
