@@ -81,6 +81,8 @@ class Study:
         self.rows: list[dict[str, Any]] = []
         self.findings: list[dict[str, Any]] = []
         self.results: list[dict[str, Any]] = []
+        self.curves: list[dict[str, Any]] = []
+        """Hit curves for ``kvpager plan --curve``."""
         self.signs: dict[str, int] = {}
         self.seeds: list[int] = []
 
@@ -184,7 +186,7 @@ class Study:
             "signs": self.signs,
             "findings": self.findings,
             "results": self.results,
-        }
+        } | ({"curves": self.curves} if self.curves else {})
 
     def write(self, folder: Path, command: str) -> Path:
         """Write both files into `folder`; return the JSON document's path."""

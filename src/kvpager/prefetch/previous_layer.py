@@ -69,6 +69,7 @@ class PreviousLayer(Prefetcher):
             return candidates[:0]
         blocks, heads = candidates // self._table.units_per_block, candidates % self._table.heads_per_layer
         mass = np.where(self._demand(tick.step, tick.layer), self._table.layer_view(self._mass, tick.layer), -1.0)
+        score: NDArray[np.float64]
         if self.match == "best":
             score = mass[blocks, self._likeness[tick.layer + 1].argmax(axis=1)[heads]]
         else:
