@@ -250,7 +250,7 @@ def _mass_scores(stream: Stream, alpha: float, scale: str) -> NDArray[np.float64
     return rows
 
 
-@numba.njit(inline="always")
+@numba.njit
 def _hash(unit: Any, salt: Any) -> Any:
     """Order of ties: `kvpager.pool.tie_hash`."""
     x = np.uint64(unit) + salt
@@ -259,58 +259,71 @@ def _hash(unit: Any, salt: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(nogil=True, cache=True)
-def _best(keys: Any, units: Any, n: Any, count: Any, salt: Any, stay: Any) -> None:
-    """Mark the `count` best of the first `n` units: `kvpager.pool.best`."""
-    if n <= count:
+@numba.njit
+def _smallest(values: Any, n: Any, k: Any) -> Any:
+    """Return the k-th smallest (from 0) of the first `n` values, which it reorders: Hoare's selection."""
+    low, high = 0, n - 1
+    while low < high:
+        middle = values[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while values[i] < middle:
+                i += 1
+            while middle < values[j]:
+                j -= 1
+            if i <= j:
+                values[i], values[j] = values[j], values[i]
+                i += 1
+                j -= 1
+        if k <= j:
+            high = j
+        elif k >= i:
+            low = i
+        else:
+            return middle
+    return values[k]
+
+
+@numba.njit
+def _best(units: Any, n: Any, count: Any, salt: Any, work: Any) -> None:
+    """Mark the `count` best of the first `n` units, ties by hash, ``-inf`` never: `kvpager.pool.best`."""
+    keys, copy, order, stay = work
+    cut = -np.inf
+    if 0 < count < n:
         for i in range(n):
-            stay[i] = keys[i] > -np.inf
-        return
-    stay[:n] = False
-    if count <= 0:
-        return
-    cut = np.partition(keys[:n], n - count)[n - count]
+            copy[i] = keys[i]
+        cut = _smallest(copy, n, n - count)
     places, tied = count, 0
     for i in range(n):
-        if keys[i] > cut:
-            stay[i] = True
-            places -= 1
-        elif keys[i] == cut:
-            tied += 1
+        stay[i] = keys[i] > cut and count > 0
+        places -= stay[i]
     if cut == -np.inf or places == 0:
         return
-    last = np.uint64(0xFFFFFFFFFFFFFFFF)
-    if tied > places:
-        order = np.empty(tied, np.uint64)
-        at = 0
-        for i in range(n):
-            if keys[i] == cut:
-                order[at] = _hash(units[i], salt)
-                at += 1
-        last = np.sort(order)[places - 1]
+    for i in range(n):
+        if keys[i] == cut:
+            order[tied] = _hash(units[i], salt)
+            tied += 1
+    last = _smallest(order, tied, places - 1)
     for i in range(n):
         if keys[i] == cut and _hash(units[i], salt) <= last:
             stay[i] = True
 
 
-@numba.njit(inline="always")
-def _key(unit: Any, step: Any, recency: Any, last: Any, scaled: Any, sink: Any, rule: Any) -> Any:
-    score = rule[0] * recency[step - last[unit]] + rule[1] * scaled[unit] + rule[2] * sink[unit]
-    return -np.inf if score < rule[3] else score
+@numba.njit
+def _key(unit: Any, step: Any, score: Any) -> Any:
+    recency, last, scaled, sink, rule = score
+    found = rule[0] * recency[step - last[unit]] + rule[1] * scaled[unit] + rule[2] * sink[unit]
+    return -np.inf if found < rule[3] else found
 
 
-@numba.njit(nogil=True, cache=True)
-def _choose(
-    pool: Any, held: Any, staged: Any, more: Any, room: Any, step: Any, salt: Any, recency: Any, last: Any, scaled: Any,
-    sink: Any, rule: Any, place: Any, keys: Any, stay: Any,
-) -> Any:  # fmt: skip
-    """Keep the `room` best of `held` evictable units in `pool` and `more` staged ones; return (evictable now, kept)."""
-    for i in range(more):
-        pool[held + i] = staged[i]
+@numba.njit
+def _choose(pool: Any, held: Any, more: Any, room: Any, step: Any, salt: Any, score: Any, place: Any, work: Any) -> Any:
+    """Keep the `room` best of the pool: `held` evictable units, then `more` staged ones; return (evictable now, kept)."""
     n = held + more
     for i in range(n):
-        keys[i] = _key(pool[i], step, recency, last, scaled, sink, rule)
-    _best(keys, pool, n, room, salt, stay)
+        work[0][i] = _key(pool[i], step, score)
+    _best(pool, n, room, salt, work)
+    stay = work[3]
     now = kept = 0
     for i in range(n):
         unit = pool[i]
@@ -335,8 +348,9 @@ def _loop(
     wide = layers * heads
     place = np.zeros(blocks * wide, np.int8)
     scaled = np.zeros(blocks * wide)
-    pool, staged = np.empty(2 * blocks * wide, np.int32), np.empty(blocks * heads, np.int32)
-    keys, stay = np.empty(2 * blocks * wide), np.empty(2 * blocks * wide, np.bool_)
+    pool, size = np.empty(2 * blocks * wide, np.int32), 2 * blocks * wide
+    work = (np.empty(size), np.empty(size), np.empty(size, np.uint64), np.empty(size, np.bool_))
+    score = (recency, last, scaled, sink, rule)
     held = fixed = pending = 0  # evictable units; open or not yet backed up; of these, backed up at the next tick
     for tick in range(-layers, len(ends) - 1):
         step, layer = tick // layers, tick % layers
@@ -352,9 +366,7 @@ def _loop(
         if turns or (step < 0 and rest):  # a block opens in this layer; the lowest keys make room
             over = held + fixed + heads - capacity
             if over > 0:
-                held, _ = _choose(
-                    pool, held, staged, 0, held - over, step, salt, recency, last, scaled, sink, rule, place, keys, stay
-                )
+                held, _ = _choose(pool, held, 0, held - over, step, salt, score, place, work)
             for h in range(heads):
                 place[((context + max(step, 0)) // block_size) * wide + layer * heads + h] = _OPEN
             fixed += heads
@@ -362,14 +374,14 @@ def _loop(
         if step < 0:
             for b in range(complete):
                 for h in range(heads):
-                    staged[more] = b * wide + layer * heads + h
+                    pool[held + more] = b * wide + layer * heads + h
                     more += 1
         else:
             for i in range(ends[tick], ends[tick + 1]):
                 unit = units[i]
                 last[unit] = step
                 if place[unit] == _OUT:
-                    staged[more] = unit
+                    pool[held + more] = unit
                     more += 1
                 else:
                     hits[step, groups[i]] += 1
@@ -377,12 +389,10 @@ def _loop(
             for h in range(heads):
                 scaled[b * wide + layer * heads + h] = ema[row, b * heads + h]
         if more:
-            held, kept = _choose(
-                pool, held, staged, more, capacity - fixed, step, salt, recency, last, scaled, sink, rule, place, keys, stay
-            )
+            held, kept = _choose(pool, held, more, capacity - fixed, step, salt, score, place, work)
             if step >= 0:
                 counts[0, step] += kept
         if step >= 0 and layer == layers - 1:
             counts[1, step] = held + fixed
             for i in range(held):
-                counts[2, step] += _key(pool[i], step, recency, last, scaled, sink, rule) >= rule[4]
+                counts[2, step] += _key(pool[i], step, score) >= rule[4]
