@@ -51,8 +51,8 @@ _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name fo
 
 _EXTRAS = {
     "altair": "report", "gguf": "record", "jinja2": "report", "joblib": "replay", "numba": "live", "pyarrow": "requests",
-    "safetensors": "record", "torch": "record", "transformers": "record", "vl_convert": "report", "xxhash": "live",
-    "zarr": "trace",
+    "safetensors": "record", "scipy": "replay", "torch": "record", "transformers": "record", "vl_convert": "report",
+    "xxhash": "live", "zarr": "trace",
 }  # fmt: skip
 """The extra that brings a package which not every command needs."""
 
