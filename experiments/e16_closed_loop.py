@@ -169,7 +169,7 @@ def _long(study: Study) -> None:
     rows = study.once(f"long {new} {SELECTOR} {POLICY}", partial(_generated, study, new))
     row, bound, quarter = _at(rows, POLICY), _at(rows, "belady"), new // 4
     first, last = (
-        sum(row["hits"][part]) / sum(row["accesses"][part]) for part in (slice(quarter, 2 * quarter), slice(-quarter, None))
+        100 * sum(row["hits"][part]) / sum(row["accesses"][part]) for part in (slice(quarter, 2 * quarter), slice(-quarter, None))
     )
     study.result(
         "long answer", f"over {new} tokens that the model writes after {row['context_tokens']:,}, {POLICY} at 10 % hits "
