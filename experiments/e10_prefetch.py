@@ -187,34 +187,34 @@ def _volume(study: Study, found: dict[str, Rows]) -> None:
 
 
 @lru_cache
-def _site(size: float, read_fraction: float) -> dict[str, Any]:
-    """The step of as many users as leave HBM nearest to `size` of their KV, on the notes' system."""
+def _site(size: float, read_fraction: float) -> dict[str, float]:
+    """Own and link times of a step of as many users as leave HBM nearest to `size` of their KV, on the notes' system."""
     facts, system = resolve(MODEL), load().systems[SYSTEM]
     plans = (plan(facts, system, CONTEXT, users, read_fraction=read_fraction) for users in range(1, 25))
-    return min(plans, key=lambda one: abs(one["step"]["hbm_share"].value - size))
+    best = min(plans, key=lambda one: abs(one["step"]["hbm_share"].value - size))
+    of = {name: best["step"][name].value for name in ("compute_s", "memory_s", "read_bytes", "miss_bytes", "transfer_s")}
+    link = of["read_bytes"] * of["transfer_s"] / of["miss_bytes"]
+    own = max(of["compute_s"], of["memory_s"])
+    return {"users": best["asked"]["users"].value, "own_s": own, "all_s": link}
 
 
 def _times(row: dict[str, Any], bare: dict[str, Any]) -> dict[str, float]:
-    """Seconds of a step with and without this row's prefetch, by the planner's links."""
+    """Seconds of a step with and without this row's prefetch; `all_s` is what all that a step reads takes on the link."""
     site = _site(row["hbm_fraction"], row["accesses"] / row["steps"] / row["units"])
-    step = site["step"]
-    read, layers = step["read_bytes"].value, float(len(resolve(MODEL).geometry.full_layers))
-    rate = step["miss_bytes"].value / step["transfer_s"].value
-    busy = max(step["memory_s"].value, step["compute_s"].value)
-    ahead = read * row.get("issued", 0) / row["accesses"] / rate
-    times: dict[str, float] = {"users": site["asked"]["users"].value, "busy_s": busy, "ahead_s": ahead, "read_bytes": read}
-    for name, each, early in (("without_s", bare, 0.0), ("with_s", row, ahead)):
-        demand = read * (1 - each["byte_hit_ratio"]) / rate
-        exposed = demand + steptime.exposed_s(early / layers, busy / layers, layers)
-        times[name] = float(steptime.step_s(step["compute_s"].value, step["memory_s"].value, exposed))
-    times["demand_s"] = read * (1 - bare["byte_hit_ratio"]) / rate
-    times["hits_needed"] = max(0.0, 1 - busy * rate / read)
-    return times
+    own, link = site["own_s"], site["all_s"]
+    ahead = link * row.get("issued", 0) / row["accesses"]
+    demand = link * (1 - bare["byte_hit_ratio"])
+    found = {
+        "demand_s": demand,
+        "without_s": steptime.prefetched_step_s(own, own, demand, 0.0),
+        "with_s": steptime.prefetched_step_s(own, own, link * (1 - row["byte_hit_ratio"]), ahead),
+    }
+    return site | {"hits_needed": max(0.0, 1 - own / link)} | {name: float(value) for name, value in found.items()}
 
 
 def _time(study: Study, found: dict[str, Rows]) -> None:
     bare = [_times(_row(rows, "none"), _row(rows, "none")) for rows in found.values()]
-    pressure = interval(one["demand_s"] / one["busy_s"] for one in bare)
+    pressure = interval(one["demand_s"] / one["own_s"] for one in bare)
     needed = interval(100 * one["hits_needed"] for one in bare)
     hits = interval(100 * _row(rows, "none")["byte_hit_ratio"] for rows in found.values())
     study.find(
@@ -223,7 +223,8 @@ def _time(study: Study, found: dict[str, Rows]) -> None:
         f"at {CONTEXT // 1024}K with {bare[0]['users']:.0f} users of {MODEL} on the notes' system, a step's misses alone keep the "
         f"link busy for {pressure.value:.1f} times the step's own time, so that no window is left for prefetch; to leave one, "
         f"{needed.value:.0f} % of the bytes would have to hit, and {hits.value:.0f} % do (hits of SmolLM2 at up to "
-        f"{study.scale.context_tokens:,} tokens, reading what holds 95 % of each head's mass; that they hold for this model and context is assumed)",
+        f"{study.scale.context_tokens:,} tokens, reading what holds 95 % of each head's mass; that they hold for this model and "
+        "context is assumed)",
         value=pressure.value, low=pressure.low, high=pressure.high, unit="x", labels=IN_TIME,
     )  # fmt: skip
     study.sign("link time of the misses − the step's own time", Interval(*(end - 1 for end in pressure)))

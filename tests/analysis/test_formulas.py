@@ -125,6 +125,14 @@ def test_a_step_is_never_faster_than_its_compute_its_memory_or_its_transfers(com
     assert steptime.step_s(compute, memory * more, exposed) >= step
 
 
+@given(positive, positive, st.floats(0, 2), st.floats(0, 2), st.integers(1, 90))
+def test_a_prefetch_hides_behind_the_layers_and_no_further(compute, memory, demand, ahead, layers):
+    own = max(compute, memory)
+    slow = sum(own / layers + demand / layers + max(0.0, ahead / layers - own / layers) for _ in range(layers))
+    assert float(steptime.prefetched_step_s(compute, memory, demand, ahead)) == pytest.approx(slow)
+    assert float(steptime.prefetched_step_s(compute, memory, demand, 0.0)) == pytest.approx(own + demand)
+
+
 ARGUMENTS = {
     capacity.users_that_fit: (192e9, 43e9, 140e9, 5e9, 0.0),
     capacity.metadata_bytes: (16, 131072, 80, 8, 8, 16),
@@ -136,6 +144,7 @@ ARGUMENTS = {
     steptime.causal_pairs: (100, 5000, 1024),
     steptime.memory_s: (140e9, 37e9, 8e12, 4e12),
     steptime.exposed_s: (3e-4, 1e-4, 80),
+    steptime.prefetched_step_s: (2e-2, 3e-2, 1e-1, 4e-2),
     recompute.pass_flops: (16, 50000, 70e9, 80, 64, 128),
     recompute.recompute_s: (2e12, 5e14, 0.4, 140e9, 40e9, 8e12, 4e12),
     recompute.breakeven_tokens: (98304, 7e9, 1e15, 3e9, 48, 32, 128),

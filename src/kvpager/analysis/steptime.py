@@ -19,6 +19,7 @@ __all__ = [
     "naive_bandwidth_bytes_per_s",
     "prefetch_bytes",
     "prefetch_window_s",
+    "prefetched_step_s",
     "prefill_s",
     "ridge_tokens",
     "step_s",
@@ -95,6 +96,15 @@ def step_s(compute: Values, memory: Values, exposed: Values = 0.0) -> Values:
     """Time of a decode step: ``max(compute, memory) + exposed`` (mission row 41)."""
     step: Values = np.maximum(compute, memory) + exposed
     return step
+
+
+def prefetched_step_s(compute: Values, memory: Values, demand_s: Values, ahead_s: Values) -> Values:
+    """Time of a step whose misses wait for the query, while prefetches of `ahead_s` hide behind its own time.
+
+    What of them does not fit there is exposed like a miss, for they share one link. Into how many equal layers the step falls
+    changes nothing. Source: mission rows 31 and 41.
+    """
+    return step_s(compute, memory, demand_s + exposed_s(ahead_s, np.maximum(compute, memory)))
 
 
 def prefill_s(compute: Values, memory: Values) -> Values:
