@@ -60,6 +60,10 @@ def test_it_predicts_a_run_that_was_never_recorded(well, run):
     assert row["tiers"] == other.document["tiers"]
 
 
+def test_what_a_run_does_not_hold_is_refused(refused, run):
+    refused(*REPLAY, "--prefetch", "key-summary", words=["'key-summary'", "key bounds", "choose another"])
+
+
 def test_policies_and_sizes_make_a_table(well, run):
     answer = well(*REPLAY, "--policy", "lru,blend,belady", "--capacity", "34,60%", "--dram", "6", "--seed", "5")
     assert re.search(r"^ *blend +60\.00 % in HBM", answer.out, re.MULTILINE)

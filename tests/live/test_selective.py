@@ -97,3 +97,9 @@ def test_what_was_read_last_is_read_again_where_it_is_asked_for(tmp_path):
 def test_selectors_that_need_what_no_live_run_has_are_refused():
     with pytest.raises(BadInput, match="needs the mass of unread blocks, which no live run has"):
         make_selector("topk_mass:read_fraction=0.1")
+
+
+def test_a_prefetcher_that_needs_key_bounds_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="'key-summary' needs key bounds, which a live run does not hand on"):
+        run(tmp_path, prefetcher="key-summary")
+    assert not any(tmp_path.rglob("*.slab"))
