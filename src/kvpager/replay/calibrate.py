@@ -19,7 +19,7 @@ from kvpager.errors import BadInput
 from kvpager.policies.scores import NORMALISERS
 from kvpager.replay.constants import NOTES, NOTES_CUTS, Constants, Progress, Text, load_text, try_values
 from kvpager.replay.fitting import Trials, Tuples, logistic_interval, quantile_interval, sample_tuples, simplex
-from kvpager.replay.heldout import check_apart, held_out
+from kvpager.replay.heldout import check_apart, held_out, summary
 from kvpager.replay.provenance import describe_recording
 
 __all__ = ["ALPHAS", "HALF_LIVES", "HORIZONS", "SINKS", "Fit", "calibrate"]
@@ -64,7 +64,7 @@ def calibrate(
     Returns
     -------
     dict
-        ``train`` and ``test`` (what the recordings are), ``setting``, ``fit`` and, with test recordings, ``held_out``.
+        ``train`` (what the recordings are), ``setting``, ``fit`` and, with test recordings, ``held_out``.
 
     Raises
     ------
@@ -91,9 +91,13 @@ def calibrate(
         },
         "fit": fit.run(),
     }  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for done, path in enumerate(test):
+        rows += held_out(path, fit.steps, selector=selector, hbm_fraction=hbm_fraction, seed=seed)
+        if progress is not None:
+            progress(done + 1, len(test), "held out")
     if test:
-        found = held_out(test, fit.steps, selector=selector, hbm_fraction=hbm_fraction, seed=seed, progress=progress)
-        document |= {"test": found.pop("texts"), "held_out": found}
+        document |= {"held_out": summary(rows) | {"rows": rows}}
     return document
 
 
@@ -159,7 +163,7 @@ class Fit:
         for name in self._scales:
             base = replace(self.fitted, scale=name)
             points = [base.weights, *map(_three, simplex(5).tolist())]
-            trials = try_values(self.texts, points, partial(_weighted, base), what=f"weights, E {name}", **self._how)
+            trials = try_values(self.texts, points, partial(_weighted, base), what=f"weights {name}", **self._how)
             rows.append(
                 {
                     "scale": name, "weights": list(points[trials.best()]), "block_hit_ratio": float(trials.means.max()),
@@ -185,6 +189,7 @@ class Fit:
         return {
             "step": 1 / self._parts,
             "points": len(points),
+            "notes": list(NOTES.weights),
             "weights": list(self.fitted.weights),
             "low": low.tolist(),
             "high": high.tolist(),
@@ -200,7 +205,7 @@ class Fit:
         points = [
             replace(base, **{name: value}) for base in (self.fitted, replace(NOTES, scale=self.fitted.scale)) for value in values
         ]
-        both = try_values(self.texts, points, lambda point: point, what=name, **self._how)
+        both = try_values(self.texts, points, lambda point: point, what=name.replace("_", " "), **self._how)
         trials, around = (
             Trials(values, [hits[part] for hits in both.hits], both.accesses)
             for part in (slice(len(values)), slice(len(values), None))

@@ -9,20 +9,20 @@ from typing import Any
 
 from kvpager.errors import BadInput, InvariantError
 from kvpager.replay.attention import warmup_steps
-from kvpager.replay.constants import NOTES, NOTES_CUTS, Constants, Progress, Text, load_text
+from kvpager.replay.constants import NOTES, NOTES_CUTS, Constants, Text, load_text
 from kvpager.replay.fitting import BLOCK_STEPS, mean_interval
-from kvpager.replay.provenance import describe_recording
 from kvpager.replay.row import Case, run_case
 
-__all__ = ["GAINS", "check_apart", "held_out"]
+__all__ = ["GAINS", "check_apart", "held_out", "summary"]
 
 GAINS = (
     ("scale of E", "notes", "notes, scaled"),
     ("weights", "notes, scaled", "weights"),
     ("alpha, half-life, sink zone", "weights", "fitted"),
     ("all of these", "notes", "fitted"),
-    ("all, both with cuts", "notes with cuts", "fitted with cuts"),
-    ("cuts, beside filling HBM by rank", "fitted", "fitted with cuts"),
+    ("cuts", "fitted, notes' cuts", "fitted with cuts"),
+    ("all, with cuts", "notes with cuts", "fitted with cuts"),
+    ("filling HBM, beside the fitted cuts", "fitted with cuts", "fitted"),
     ("logistic fit, beside the sweep", "fitted", "logistic"),
     ("blend, beside the fitted score", "fitted", "blend"),
     ("Belady, beside the fitted score", "fitted", "belady"),
@@ -67,15 +67,14 @@ def check_apart(train: Sequence[Path], test: Sequence[Path], horizon: int) -> No
 
 
 def held_out(
-    paths: Sequence[Path], steps: Mapping[str, Constants], *, selector: str, hbm_fraction: float, seed: int = 0,
-    progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Replay the notes' constants, the fitted ones, the blend and Belady on recordings that no constant was fitted on.
+    path: Path, steps: Mapping[str, Constants], *, selector: str, hbm_fraction: float, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Replay the notes' constants, the fitted ones, the blend and Belady on a recording that no constant was fitted on.
 
     Parameters
     ----------
-    paths : sequence of Path
-        Recordings.
+    path : Path
+        The recording.
     steps : mapping of str to Constants
         What was fitted: ``weights``, ``fitted``, ``fitted with cuts``, ``logistic``.
     selector : str
@@ -84,68 +83,65 @@ def held_out(
         HBM's payload as a share of all KV.
     seed : int
         Of the ties.
-    progress : callable, optional
-        Told (done, total, what).
 
     Returns
     -------
-    dict
-        ``texts``, ``rows`` (one a text and name), ``means`` by name, and ``gains`` in points of block_hit_ratio, with
-        Student's 95 % interval over texts.
+    list of dict
+        One row a name, with policy, hits, moves and how full HBM and tier 0 are.
 
     Raises
     ------
     InvariantError
         If the Pager does not have exactly the hits of the compiled replay.
     """
-    notes = {"notes": NOTES, "notes with cuts": replace(NOTES, cuts=NOTES_CUTS)}
-    notes["notes, scaled"] = replace(NOTES, scale=steps["fitted"].scale)
-    rows: list[dict[str, Any]] = []
-    texts = []
-    for done, path in enumerate(paths):
-        text = load_text(path, selector, hbm_fraction)
-        rows += _rows(text, notes | dict(steps), hbm_fraction, seed)
-        texts.append(describe_recording(text.script.stream.recording, path))
-        if progress is not None:
-            progress(done + 1, len(paths), "held out")
-    by_name = {name: [row["block_hit_ratio"] for row in rows if row["name"] == name] for name in {row["name"] for row in rows}}
-    gains = [
-        {"what": what, "from": first, "to": second,
-         **mean_interval([100 * (b - a) for a, b in zip(by_name[first], by_name[second], strict=True)])}
-        for what, first, second in GAINS
-    ]  # fmt: skip
-    means = [
-        {"name": row["name"], "policy": row["policy"], **mean_interval(by_name[row["name"]])} for row in rows[: len(by_name)]
-    ]
-    return {"texts": texts, "rows": rows, "means": means, "gains": gains}
-
-
-def _rows(text: Text, tried: Mapping[str, Constants], hbm_fraction: float, seed: int) -> list[dict[str, Any]]:
-    """Replay one text: constants by the compiled loop; the fitted ones, blend and Belady by the Pager."""
-    stream = text.script.stream
-    rows: list[dict[str, Any]] = []
-    ordered = sorted(tried.items(), key=lambda item: (item[1].scale, item[1].alpha))  # each EMA is followed once
-    for name, constants in ordered:
-        found = text.replay(constants, seed)
-        counted = slice(text.warmup, None)
-        rows.append(
-            {
-                "text": text.name, "name": name, "policy": constants.policy, "block_hits": int(found.hits[counted].sum()),
-                "block_hit_ratio": float(found.hits[counted].sum() / text.accesses.sum()),
-                "moves_per_step": float(found.moves[counted].mean()), "hbm_used": float(found.held[counted].mean() / text.units),
-                "tier0_share": float(found.pinned[counted].mean() / text.units),
-            }
-        )  # fmt: skip
-    rows.sort(key=lambda row: list(tried).index(row["name"]))
+    text = load_text(path, selector, hbm_fraction)
+    tried: dict[str, Constants] = {
+        "notes": NOTES,
+        "notes with cuts": replace(NOTES, cuts=NOTES_CUTS),
+        "notes, scaled": replace(NOTES, scale=steps["fitted"].scale),
+        "fitted, notes' cuts": replace(steps["fitted"], cuts=NOTES_CUTS),
+        **steps,
+    }
+    rows = _compiled(text, tried, seed)
     for name, policy in (("fitted", tried["fitted"].policy), ("blend", "blend"), ("belady", "belady")):
-        paged = run_case(stream, Case(policy, hbm_fraction, bound=False, seed=seed))
-        if name == "fitted":
-            quick = next(row["block_hits"] for row in rows if row["name"] == name)
-            if quick != paged["block_hits"]:
-                raise InvariantError(
-                    f"{policy} on {text.name!r} hits {quick} in the compiled replay, {paged['block_hits']} in the Pager"
-                )
-        else:
+        paged = run_case(text.script.stream, Case(policy, hbm_fraction, bound=False, seed=seed))
+        if name != "fitted":
             kept = ("policy", "block_hits", "block_hit_ratio", "moves_per_step")
             rows.append({"text": text.name, "name": name, **{key: paged[key] for key in kept}})
+        elif paged["block_hits"] != (quick := next(row["block_hits"] for row in rows if row["name"] == name)):
+            raise InvariantError(
+                f"{policy} on {text.name!r} hits {quick} in the compiled replay, {paged['block_hits']} in the Pager"
+            )
     return rows
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``means`` by name and ``gains`` in points of block_hit_ratio, with Student's 95 % intervals over texts.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+        Of `held_out`, text after text.
+    """
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    ratios = {name: [row["block_hit_ratio"] for row in rows if row["name"] == name] for name in names}
+    means = [{"name": name, **mean_interval(ratios[name])} for name in names]
+    gains = []
+    for what, first, second in GAINS:
+        points = [100 * (b - a) for a, b in zip(ratios[first], ratios[second], strict=True)]
+        gains.append({"what": what, "from": first, "to": second, "unit": "points", **mean_interval(points)})
+    return {"means": means, "gains": gains}
+
+
+def _compiled(text: Text, tried: Mapping[str, Constants], seed: int) -> list[dict[str, Any]]:
+    """One row a name, in the order of `tried`; each EMA is followed once."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name in sorted(tried, key=lambda name: (tried[name].scale, tried[name].alpha)):
+        found = text.replay(tried[name], seed)
+        hits, moves, held, pinned = (part[text.warmup :] for part in found)
+        rows[name] = {
+            "text": text.name, "name": name, "policy": tried[name].policy, "block_hits": int(hits.sum()),
+            "block_hit_ratio": float(hits.sum() / text.accesses.sum()), "moves_per_step": float(moves.mean()),
+            "hbm_used": float(held.mean() / text.units), "tier0_share": float(pinned.mean() / text.units),
+        }  # fmt: skip
+    return [rows[name] for name in tried]

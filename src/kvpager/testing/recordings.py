@@ -1,8 +1,8 @@
-"""A made-up recording in memory, for tests that need an attention trace but no model.
+"""Made-up recordings in memory, for tests that need an attention trace but no model.
 
-It has the traits that decide between policies: a sink in block 0 for some heads, recency of a width of
-its own for each head, and a few persistent blocks that drift. It is no evidence about any model. It
-needs neither torch nor zarr.
+The synthetic one has the traits that decide between policies: a sink in block 0 for some heads, recency of a width of
+its own for each head, and a few persistent blocks that drift. A planted one has a single signal that
+tells what is read next. Neither is evidence about any model. They need neither torch nor zarr.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.core import KVGeometry, LayerKV
+from kvpager.errors import BadInput
 from kvpager.traces.locality import SPLITS, locality_ranges
 from kvpager.traces.recording import Header, Recording
 
-__all__ = ["synthetic_recording"]
+__all__ = ["SIGNALS", "planted_recording", "synthetic_recording"]
 
 Floats = NDArray[np.float64]
+
+SIGNALS = ("recency", "mass", "sink")
+"""What a planted recording can be told by."""
 
 
 def synthetic_recording(
@@ -62,6 +66,75 @@ def synthetic_recording(
     first = context_tokens - prefill_queries + 1
     lengths = np.arange(first, context_tokens + steps + 1)
     mass = _mass(rng, (num_layers, num_kv_heads), lengths, block_size, drift)
+    return _complete(
+        rng, mass, lengths, prefill_queries, group=group, head_dim=head_dim, block_size=block_size, text=f"synthetic, seed {seed}"
+    )
+
+
+def planted_recording(
+    signal: str, *, num_layers: int = 2, num_kv_heads: int = 2, context_tokens: int = 1280, steps: int = 64, seed: int = 0
+) -> Recording:
+    """Make up a recording in which one signal tells what is read next, and the others mislead.
+
+    Parameters
+    ----------
+    signal : {"recency", "mass", "sink"}
+        ``recency``: a working set that is replaced now and then, beside blocks of large mass that do not come back. ``mass``:
+        some blocks draw much mass again and again, beside many that are read once. ``sink``: the first 100 tokens draw a little
+        mass again and again, beside many blocks of larger mass that are read once.
+    num_layers, num_kv_heads : int
+        Shape of the model.
+    context_tokens, steps : int
+        Prefilled tokens and decode steps.
+    seed : int
+        Of the random generator.
+
+    Returns
+    -------
+    Recording
+        What is read lies within the top-95 % mass set of its head.
+
+    Raises
+    ------
+    BadInput
+        For an unknown signal.
+    """
+    if signal not in SIGNALS:
+        raise BadInput(f"unknown signal {signal!r}: choose among {', '.join(SIGNALS)}")
+    rng = np.random.default_rng(seed)
+    block_size, queries = 16, 4
+    lengths = np.arange(context_tokens - queries + 1, context_tokens + steps + 1)
+    old = context_tokens // block_size - 1
+    mass = np.zeros((len(lengths), num_layers, num_kv_heads, int(lengths[-1] - 1) // block_size + 1))
+    for layer, head in np.ndindex(num_layers, num_kv_heads):
+        working = rng.choice(old, 10, replace=False)
+        for query, length in enumerate(lengths):
+            row = mass[query, layer, head]
+            if signal == "recency":
+                if query % 10 == 9:
+                    working = rng.choice(old, 10, replace=False)
+                row[rng.choice(old)] += 5
+                row[working[rng.random(10) < 0.6]] += 1
+            elif signal == "mass":
+                row[working[rng.random(10) < 0.4]] += 3
+                row[rng.choice(old, 6, replace=False)] += 1
+            else:
+                row[:7][rng.random(7) < 0.6] += 1
+                row[7 + rng.choice(old - 7, 6, replace=False)] += 3
+            row *= 0.97 / row.sum()
+            row[(length - 1) // block_size] += 0.03
+    return _complete(
+        rng, mass, lengths, queries, group=1, head_dim=8, block_size=block_size, text=f"planted {signal}, seed {seed}"
+    )
+
+
+def _complete(
+    rng: np.random.Generator, mass: Floats, lengths: NDArray[np.int64], prefill_queries: int, *, group: int, head_dim: int,
+    block_size: int, text: str,
+) -> Recording:  # fmt: skip
+    """Make a recording of `mass`, [queries, layer, kv_head, block], with all its other arrays."""
+    num_layers, num_kv_heads = mass.shape[1:3]
+    steps, context_tokens = len(lengths) - prefill_queries, int(lengths[prefill_queries]) - 1
     exists = np.arange(mass.shape[-1]) <= ((lengths - 1) // block_size)[:, None, None, None]
     with np.errstate(divide="ignore"):
         bound = np.log(mass) + 12 + np.abs(rng.normal(0, 1.0, mass.shape))
@@ -74,7 +147,7 @@ def synthetic_recording(
     header = Header(
         model="synthetic", weights_sha256="0" * 64, geometry=geometry, layers=tuple(range(num_layers)),
         num_q_heads=num_kv_heads * group, num_kv_heads=num_kv_heads, block_size=block_size, context_tokens=context_tokens,
-        mode="forced", fold="mean", text=f"synthetic, seed {seed}", tokens_sha256="0" * 64,
+        mode="forced", fold="mean", text=text, tokens_sha256="0" * 64,
     )  # fmt: skip
     half = mass.astype(np.float16)
     return Recording(
