@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.study import Interval, Study, interval
 from kvpager.claims.ledger import CONTRADICTED, INCONCLUSIVE, SUPPORTED
+from kvpager.claims.notes import LADDER_RUNGS
 from kvpager.replay.ladder import FACTORS, NOTE_HBM_FRACTION, RUNGS, rung_case, shapley
 from kvpager.replay.row import Case
 from kvpager.replay.sweep import Source, sweep
@@ -18,7 +19,7 @@ from kvpager.replay.sweep import Source, sweep
 CLAIMS = ("ladder-values", "ladder-rope-4", "head-single-policy")
 TEXTS = ("code", "docs", "drama", "report-to-code", "return")
 POOLS = ("global", "equal")
-STATED = (72.0, 80.0, 87.0, 93.0, 97.0)
+STATED = [100 * ratio for _, ratio in LADDER_RUNGS.values()]
 QUICK_FRACTION = 0.10
 """Of a short recording: 6.84 % could not hold the blocks that are being written."""
 

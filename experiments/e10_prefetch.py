@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from experiments.study import Interval, Study, interval
-from experiments.texts import TEST
+from experiments.texts import SWITCHES
 from kvpager.analysis import steptime
 from kvpager.claims.ledger import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from kvpager.evidence import Evidence
@@ -20,6 +20,7 @@ from kvpager.replay.row import Case
 from kvpager.replay.sweep import Source, sweep
 
 CLAIMS = ("rope-locality-geometric", "prefetch-never")
+TEXTS = ("code", *SWITCHES)
 SIZES = (0.054, 0.10, 0.25)
 MAIN = 0.10
 SMALL = 0.01
@@ -40,7 +41,7 @@ Rows = list[dict[str, Any]]
 
 def run(study: Study) -> None:
     """Replay each text with each prefetcher; compare with no prefetch, text by text."""
-    texts = TEST[:3] if study.quick else TEST
+    texts = TEXTS[:2] if study.quick else TEXTS
     found = {text: study.once(f"{text} by prefetcher at {SIZES}", partial(_prefetch, study, text)) for text in texts}
     ranked = {text: study.once(f"{text} by ranking", partial(_rank, study, text)) for text in texts}
     _geometric(study, ranked)

@@ -95,12 +95,12 @@ def _grid(reads: dict[str, float]) -> list[dict[str, Any]]:
 
 def _wall(study: Study, walls: list[dict[str, Any]]) -> None:
     by_capacity = [row["stopped_by"].startswith("capacity") for row in walls]
-    told = ", ".join(f"{row['users_by_capacity']} users at {row['context_tokens'] // 1024}K" for row in walls)
+    told = ", ".join(f"{row['users_by_capacity']} at {row['context_tokens'] // 1024}K" for row in walls)
     slowest = max(walls, key=lambda row: row["token_s"])
     study.find(
         "wall-capacity-limits",
         SUPPORTED if all(by_capacity) else INCONCLUSIVE if any(by_capacity) else CONTRADICTED,
-        f"{MODEL} on one B200 with dense attention: capacity allows {told}; with all of them "
+        f"{MODEL} on one B200 with dense attention: capacity allows this many users: {told}; with all of them "
         f"there a token takes at most {1000 * slowest['token_s']:.0f} ms ({1000 * slowest['slow_token_s']:.0f} ms if attention "
         f"reads KV as slowly as was ever measured), so that at {1000 * SLO_S:.0f} ms a token capacity stops the next user at "
         f"{sum(by_capacity)} of {len(walls)} contexts, and would at any service level slower than that",
