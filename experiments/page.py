@@ -55,6 +55,8 @@ def _overview(found: list[Finding]) -> str:
 def _claim(one: Finding) -> str:
     claim = claims()[one.claim]
     fallen = "" if status(one.claim) == "audited" else f", {status(one.claim)} since"
+    if claim.verdict == "inconsistent":
+        fallen += "; its own numbers contradict it"
     lines = [f"## {one.claim}", "", f"*{claim.says.rstrip('.')}.* (note {claim.note}{fallen})", ""]
     lines += [
         f"**{one.outcome.capitalize()}**{': ' + one.figure_text if one.figure else ''} [{one.evidence}]. {_sentence(one.says)}",

@@ -80,8 +80,13 @@ def outcome(id: str) -> str:
     return _outcome(claim(id), rederive(id).values)
 
 
+def _settling(one: Claim) -> findings.Finding | None:
+    """What an experiment found, where the text's own numbers decide nothing."""
+    return None if one.verdict in _AUDIT else findings.finding(one.id)
+
+
 def _outcome(one: Claim, values: Sequence[float]) -> str:
-    found = findings.finding(one.id)
+    found = _settling(one)
     if found is not None:
         return found.outcome
     if one.verdict not in _AUDIT or not (values or one.reading):
@@ -105,6 +110,7 @@ def row(id: str) -> dict[str, Any]:
         command settles the claim.
     """
     one, found, seen = claim(id), rederive(id), findings.finding(id)
+    settled = _settling(one)
     own = Evidence.of(one.label)
     evidence = weakest([Evidence.ANALYTICAL, *_labels(found)]) if found.values else own
     return {
@@ -117,7 +123,7 @@ def row(id: str) -> dict[str, Any]:
         "verdict": one.verdict,
         "status": status(id),
         "outcome": _outcome(one, found.values),
-        "evidence": evidence.label if seen is None else seen.evidence,
+        "evidence": evidence.label if settled is None else settled.evidence,
         "finding": _finding(one, found),
         "run": None if seen is None else seen.command,
     }
