@@ -61,7 +61,7 @@ LEDGER_HEADS = {
     "verdicts": ("verdict", "claims", "of note 000", "of note 004", "of both", "what the check says today"),
     "history": ("claim", "it says", "status", "entered", "why", "instead"),
     "reconstructed": ("claim", "it says", "fits if", "gives"),
-    "uncalibrated": ("constant", "notes' value", "controls", "a larger value", "calibrated by", "claim"),
+    "uncalibrated": ("constant", "notes' value", "controls", "a larger value", "fitted by: value (95 % interval)", "claim"),
 }
 LEDGER_MARK = re.compile(r"(<!-- ledger: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -125,7 +125,7 @@ def ledger_rows(kind: str) -> Iterable[tuple[str, ...]]:
                 yield f"`{one.id}`", one.says, one.reconstructed, figures(row(one.id)["derived"])
     else:
         for constant in register():
-            fitted, state = constant.calibrated_by or "no run", status(constant.claim)
+            fitted, state = constant.fitted_text or "no run", status(constant.claim)
             claim = f"`{constant.claim}`" + ("" if state == "audited" else f" ({state})")
             yield f"`{constant.symbol}`", constant.text, constant.controls, constant.direction, fitted, claim
 

@@ -19,8 +19,11 @@ from kvpager.replay.ladder import NOTE_HBM_FRACTION
 from kvpager.replay.linear import Features
 
 CLAIMS = ("p-raw-max", "ema-decisions", "p-new-token")
-OLD_STEPS = 128
-"""A unit that was not asked for, nor written, in so many steps is old."""
+BAND = (0.02, 0.08)
+"""Raw scores that count as the notes' 0.04."""
+
+NEARLY_ALL = 95
+"""Per cent: what stays in HBM by its score does so nearly always, or needs a rule of its own."""
 
 
 def run(study: Study) -> None:
@@ -43,31 +46,38 @@ def run(study: Study) -> None:
         f"other scales of E the same cut lets in {others}: no scale makes a cut fit a budget. On {where}",
         value=raw.value, low=raw.low, high=raw.high, unit="%",
     )  # fmt: skip
-    old, mean = over("raw", "old_sinks_in_hbm"), interval([row["old_sinks_score"] for row in rows if row["scale"] == "raw"])
+    near = over("raw", "anchors_in_hbm")
     study.find(
         "ema-decisions",
-        CONTRADICTED if old.high < 50 else SUPPORTED if old.low > 50 else INCONCLUSIVE,
-        f"of the sink zone's units that were not asked for in {OLD_STEPS} steps, {old.value:.1f} % reach 0.3 with raw scores "
-        f"({old.low:.1f} to {old.high:.1f}; their mean E is {mean.value:.3f}), {over('rank', 'old_sinks_in_hbm').value:.0f} % "
-        "with "
-        f"ranked ones; {over('raw', 'sinks_in_hbm').value:.0f} % of all units of the zone do, old or not. On {where}",
-        value=old.value, low=old.low, high=old.high, unit="%",
+        _stays(near),
+        f"of the sink zone's units with a raw score near 0.04 ({BAND[0]} to {BAND[1]}), {near.value:.0f} % reach 0.3 "
+        f"({near.low:.0f} to {near.high:.0f}), because R counts from the last access and they are read again and again: "
+        f"{over('raw', 'anchors_read').value:.0f} % of them were read within half a half-life. Were R the age of the position, "
+        f"none would: 0.55 x {BAND[1]} + 0.20 is below 0.3. Of all units of the zone {over('raw', 'sinks_in_hbm').value:.0f} % "
+        f"do. On {where}",
+        value=near.value, low=near.low, high=near.high, unit="%",
     )  # fmt: skip
     new = over("raw", "new_in_hbm")
     study.find(
         "p-new-token",
-        CONTRADICTED if new.high < 50 else SUPPORTED if new.low > 50 else INCONCLUSIVE,
+        _stays(new),
         f"of the units of the block written last, {new.value:.0f} % reach 0.3 with raw scores ({new.low:.0f} to {new.high:.0f}), "
-        f"{over('rank', 'new_in_hbm').value:.0f} % with ranked ones: without a rule of its own the rest would leave HBM as "
-        "soon as it is "
-        f"full. On {where}",
+        f"{over('rank', 'new_in_hbm').value:.0f} % with ranked ones: by the notes' own scale, new tokens need a rule of their "
+        "own. "
+        f"On {where}",
         value=new.value, low=new.low, high=new.high, unit="%",
     )  # fmt: skip
     half = interval([room / 2 - 100 * row["others_in_hbm"] for row in rows if row["scale"] == "raw"])
     study.sign("half of HBM's room minus other units that reach 0.3, raw", half)
     study.sign("other units that reach 0.3, ranked minus raw", _difference(rows, "others_in_hbm"))
-    study.sign("old sink units that reach 0.3, minus half of them", interval([v - 50 for v in _values(rows, "old_sinks_in_hbm")]))
+    study.sign(
+        "anchors near 0.04 that reach 0.3, minus half of them", interval([v - 50 for v in _values(rows, "anchors_in_hbm")])
+    )
     study.sign("newest units that reach 0.3, ranked minus raw", _difference(rows, "new_in_hbm"))
+
+
+def _stays(share: Interval) -> str:
+    return CONTRADICTED if share.high < NEARLY_ALL else SUPPORTED if share.low > NEARLY_ALL else INCONCLUSIVE
 
 
 def _values(rows: list[dict[str, Any]], figure: str, scale: str = "raw") -> list[float]:
@@ -86,14 +96,13 @@ def _text(study: Study, text: str) -> list[dict[str, Any]]:
             for scale in NORMALISERS
         ]
 
-    return study.once(f"{text} {OLD_STEPS}", make)
+    return study.once(f"{text} {BAND}", make)
 
 
 def _shares(features: Features, warmup: int) -> dict[str, float]:
     """Shares of complete units at and above the cuts, mean over the steps after the warm-up."""
     _, layers, heads = features.script.shape
     wide, first, second = layers * heads, *NOTES_CUTS
-    old_recency = 2.0 ** (-OLD_STEPS / features.half_life)
     found: dict[str, list[float]] = {}
     for step, known in features.steps():
         if step < warmup:
@@ -101,13 +110,13 @@ def _shares(features: Features, warmup: int) -> dict[str, float]:
         recency, score, sink = known[:, :-wide]  # the open block is held anyway
         priority = np.array(NOTES.weights) @ known[:, :-wide]
         zone, inside = sink > 0, priority >= first
-        old = zone & (recency <= old_recency)
+        near = zone & (score >= BAND[0]) & (score <= BAND[1])
         parts = {
             "others_in_hbm": inside[~zone].mean(), "others_in_tier0": (priority >= second)[~zone].mean(),
             "sinks_in_hbm": inside[zone].mean(), "new_in_hbm": inside[-wide:].mean(), "all_in_hbm": inside.mean(),
         }  # fmt: skip
-        if old.any():
-            parts |= {"old_sinks_in_hbm": inside[old].mean(), "old_sinks_score": score[old].mean()}
+        if near.any():
+            parts |= {"anchors_in_hbm": inside[near].mean(), "anchors_read": (recency[near] > 0.5**0.5).mean()}
         for name, value in parts.items():
             found.setdefault(name, []).append(float(value))
     return {name: float(np.mean(values)) for name, values in found.items()}

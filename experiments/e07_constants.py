@@ -37,6 +37,7 @@ def run(study: Study) -> None:
     _weights(study, fit, gains, rows)
     _cuts(study, fit, gains, rows)
     _alpha(study)
+    _register(study, fit)
     for what, gain in gains.items():
         study.sign(what, gain)
 
@@ -119,6 +120,19 @@ def _cuts(study: Study, fit: dict[str, Any], gains: dict[str, Interval], rows: l
         "more: a cut bounds no bytes",
         value=gain.value, low=gain.low, high=gain.high, unit="points",
     )  # fmt: skip
+
+
+def _register(study: Study, fit: dict[str, Any]) -> None:
+    """State the fits for the register of constants."""
+    sweep, grids = fit["sweep"], {grid["constant"]: grid for grid in fit["grids"]}
+    close = [*zip(sweep["within_1_point"]["low"], sweep["within_1_point"]["high"], strict=True)]
+    study.constant("w_R, w_E, w_N", sweep["weights"], sweep["low"], sweep["high"], close)
+    for symbol, name in (("alpha", "alpha"), ("A", "sink_tokens")):
+        grid = grids[name]
+        study.constant(symbol, [grid["value"]], [grid["low"]], [grid["high"]], [grid["within_1_point"]])
+    for name in ("cut_1", "cut_2"):
+        cut = fit["cuts"][name]
+        study.constant(name, [cut["value"]], [cut["low"]], [cut["high"]])
 
 
 def _alpha(study: Study) -> None:

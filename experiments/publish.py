@@ -52,6 +52,11 @@ def gathered(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "claims": [found[id] for id in claims() if id in found],
         "results": told,
+        "constants": {
+            one["symbol"]: {key: value for key, value in one.items() if key != "symbol"} | {"experiment": run["experiment"]}
+            for run in runs
+            for one in run.get("constants", [])
+        },
         "experiments": {run["experiment"]: {key: run[key] for key in about} for run in runs},
     }
 

@@ -81,6 +81,8 @@ class Study:
         self.rows: list[dict[str, Any]] = []
         self.findings: list[dict[str, Any]] = []
         self.results: list[dict[str, Any]] = []
+        self.constants: list[dict[str, Any]] = []
+        """Constants of the notes that were fitted, by symbol of the register."""
         self.curves: list[dict[str, Any]] = []
         """Hit curves for ``kvpager plan --curve``."""
         self.signs: dict[str, int] = {}
@@ -166,6 +168,29 @@ class Study:
         """State a result that belongs to no claim of the notes; as `find`, but by a name of its own."""
         self.results.append({"name": name} | _stated(says, value, low, high, unit, labels))
 
+    def constant(
+        self,
+        symbol: str,
+        value: Sequence[float],
+        low: Sequence[float],
+        high: Sequence[float],
+        close: Sequence[Sequence[float]] = (),
+    ) -> None:
+        """State what a constant of the register was fitted to.
+
+        Parameters
+        ----------
+        symbol : str
+            Its symbol there, e.g. ``"alpha"``.
+        value, low, high : sequence of float
+            The fit and its 95 % interval; as many numbers as the constant has.
+        close : sequence of pairs of float
+            For each number the least and the largest value that is within a point of the best.
+        """
+        numbers = {"value": value, "low": low, "high": high}
+        short = {name: [_short(one) for one in many] for name, many in numbers.items()}
+        self.constants.append({"symbol": symbol, **short, "within_1_point": [[_short(end) for end in span] for span in close]})
+
     def sign(self, what: str, found: Interval | float) -> None:
         """Note the sign of a difference, which the quick form must repeat: 0 where the interval holds 0."""
         value, low, high = found if isinstance(found, Interval) else (found, found, found)
@@ -186,6 +211,7 @@ class Study:
             "signs": self.signs,
             "findings": self.findings,
             "results": self.results,
+            "constants": self.constants,
         } | ({"curves": self.curves} if self.curves else {})
 
     def write(self, folder: Path, command: str) -> Path:

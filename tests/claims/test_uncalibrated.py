@@ -1,11 +1,13 @@
 """The register names what nobody has fitted, with the values that the plug-ins really use."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from kvpager import hardware
 from kvpager.claims.derivation import number
+from kvpager.claims.findings import constants
 from kvpager.claims.ledger import claims
 from kvpager.claims.uncalibrated import printed, register, used
 from kvpager.plan import assumptions as plan
@@ -13,6 +15,7 @@ from kvpager.policies.ema import EMA
 from kvpager.policies.placement import Placement
 from kvpager.prefetch.blend import RopeEMA
 
+RESULTS = Path(__file__).resolve().parents[2] / "experiments" / "results"
 VALUES = {one.symbol: one.value for one in register()}
 
 
@@ -43,7 +46,21 @@ def test_every_constant_says_what_it_does():
         assert one.controls
         assert one.direction
         assert one.used_by
-        assert one.calibrated_by == "", "name the run here once there is one, and test that it exists"
+
+
+def test_fits_are_those_that_experiments_published():
+    assert set(constants()) <= set(VALUES)
+    for symbol in ("alpha", "w_R, w_E, w_N", "cut_1", "cut_2", "A"):
+        (one,) = [one for one in register() if one.symbol == symbol]
+        assert one.calibrated_by == "E7"
+        run = json.loads((RESULTS / f"{one.calibrated_by}.json").read_text())
+        (entry,) = [entry for entry in run["constants"] if entry["symbol"] == symbol]
+        assert {key: one.fitted[key] for key in entry if key != "symbol"} == {key: entry[key] for key in entry if key != "symbol"}
+        count = len(one.value) if isinstance(one.value, list) else 1
+        assert len(one.fitted["value"]) == len(one.fitted["low"]) == len(one.fitted["high"]) == count
+        assert all(low <= high for low, high in zip(one.fitted["low"], one.fitted["high"], strict=True))
+        assert f"{one.fitted['value'][0]:.3g}" in one.fitted_text
+    assert [one.calibrated_by for one in register() if one.symbol == "MFU"] == [""]
 
 
 def test_plug_ins_use_the_registered_values():
@@ -71,7 +88,9 @@ def test_a_system_of_the_notes_has_them_too():
 
 def test_a_result_prints_those_it_uses():
     lines = printed("policy ema")
-    assert lines == ["alpha = 0.2: how fast the EMA of attention forgets (uncalibrated)"]
+    (line,) = lines
+    assert line.startswith("alpha = 0.2: how fast the EMA of attention forgets (the notes' value; fitted by E7: ")
+    assert printed("system note-000-offload")[0].endswith("(uncalibrated)")
     assert {one.symbol for one in used("prefetcher blend")} == {"alpha", "W", "D", "b_d, b_e"}
     assert printed("policy lru") == []
     assert len(printed("policy ema", "prefetcher blend")) == 4
@@ -79,6 +98,10 @@ def test_a_result_prints_those_it_uses():
 
 def test_it_travels_as_json():
     documents = json.loads(json.dumps([one.to_json() for one in register()]))
-    assert {"symbol", "default", "claim", "controls", "direction", "calibrated_by", "used_by"} == set(documents[0])
+    always = {"symbol", "default", "claim", "controls", "direction", "calibrated_by", "used_by"}
+    assert set(documents[0]) == always | {"fitted"}
     assert documents[0]["default"] == 0.2
-    assert documents[0]["calibrated_by"] is None
+    assert documents[0]["calibrated_by"] == "E7"
+    (free,) = [one for one in documents if one["symbol"] == "MFU"]
+    assert set(free) == always
+    assert free["calibrated_by"] is None

@@ -1,17 +1,28 @@
 """``kvpager calibrate``: one document or one text, several test recordings after one option, and what it refuses."""
 
+import shutil
+
 import pytest
+from tests.stored import save_recording
 
 from kvpager.testing.recordings import planted_recording, synthetic_recording
 
 OPTIONS = ("--hbm", "15%", "--quick", "--jobs", "1", "--scale", "raw")
 
 
-@pytest.fixture
-def traces(here, save):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
     for seed in range(3):
-        save(planted_recording("mass", steps=48, seed=seed), here / f"t{seed}.zarr")
-    return here
+        save_recording(planted_recording("mass", steps=48, seed=seed), folder / f"t{seed}.zarr")
+    save_recording(synthetic_recording(steps=12), folder / "short.zarr")
+    return folder
+
+
+@pytest.fixture
+def traces(here, made):
+    """Recordings of three texts, and one that is too short."""
+    return shutil.copytree(made, here, dirs_exist_ok=True)
 
 
 def test_the_document(well, traces):
@@ -80,6 +91,5 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED, ids=[" ".join(one[0]) or "nothing" for one in REFUSED])
-def test_bad_input_is_one_line(refused, traces, save, arguments, words):
-    save(synthetic_recording(steps=12), traces / "short.zarr")
+def test_bad_input_is_one_line(refused, traces, arguments, words):
     refused("calibrate", *arguments, "--quick", "--jobs", "1", *([] if "--hbm" in arguments else ["--hbm", "15%"]), words=words)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Finding", "finding", "findings", "published", "results"]
+__all__ = ["Finding", "constants", "finding", "findings", "published", "results"]
 
 FILE = Path(__file__).parent / "ledger" / "findings.json"
 
@@ -52,7 +52,7 @@ def _number(value: float) -> str:
 
 @functools.cache
 def published() -> dict[str, Any]:
-    """The whole file: ``claims`` and ``results``, lists of objects, and ``experiments`` by name."""
+    """The whole file: ``claims`` and ``results``, lists of objects, ``constants`` by symbol and ``experiments`` by name."""
     document: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return document
 
@@ -67,6 +67,19 @@ def findings() -> dict[str, Finding]:
 def results() -> tuple[Finding, ...]:
     """What was found beside the notes' claims."""
     return tuple(_finding(entry) for entry in published()["results"])
+
+
+def constants() -> Mapping[str, Mapping[str, Any]]:
+    """What constants of the notes were fitted to, by symbol of the register.
+
+    Returns
+    -------
+    mapping
+        ``value``, ``low`` and ``high`` (the 95 % interval), lists with a number for each that the constant has;
+        ``within_1_point``, the range of each whose block hits are at most a point below the best; ``experiment``.
+    """
+    found: Mapping[str, Mapping[str, Any]] = published().get("constants", {})
+    return found
 
 
 def _finding(entry: Mapping[str, Any]) -> Finding:

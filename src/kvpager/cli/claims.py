@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvpager.cli.root import Json, app, print_json
 from kvpager.errors import BadInput, UnknownName
+
+if TYPE_CHECKING:
+    from kvpager.claims.uncalibrated import Constant
 
 __all__ = ["claims"]
 
@@ -20,7 +24,9 @@ __all__ = ["claims"]
 def claims(
     ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Claims to explain; all, if none is named.")] = None,
     verdict: Annotated[str | None, typer.Option(help="Only claims with this verdict, e.g. inconsistent.")] = None,
-    uncalibrated: Annotated[bool, typer.Option("--uncalibrated", help="The constants that no run has fitted, instead.")] = False,
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="The constants that the notes set without calibration, instead.")
+    ] = False,
     run: Annotated[
         bool, typer.Option("--run", help="Run the experiment that settles the claim, anew; hours, but resumable.")
     ] = False,
@@ -38,7 +44,7 @@ def claims(
     if run:
         raise typer.Exit(_run([ledger.claim(id).id for id in ids or []], quick))
     if uncalibrated:
-        _show_register([one.to_json() for one in register()], json)
+        _show_register(register(), json)
         return
     from kvpager.claims.check import explain, row
 
@@ -99,13 +105,12 @@ def _text(quantity: dict[str, Any] | None) -> str:
     return numbers if quantity["unit"] == "1" else f"{numbers} {quantity['unit']}"
 
 
-def _show_register(constants: list[dict[str, Any]], json: bool) -> None:
+def _show_register(constants: Sequence[Constant], json: bool) -> None:
     if json:
-        document: Any = constants
+        document: Any = [one.to_json() for one in constants]
         print_json(document)
         return
     for one in constants:
-        value = " / ".join(map(str, one["default"])) if isinstance(one["default"], list) else one["default"]
-        typer.echo(f"{one['symbol']} = {value}  ({one['claim']}): {one['controls']}")
-        typer.echo(f"    {one['direction']}")
-        typer.echo(f"    calibrated by {one['calibrated_by'] or 'no run'}; used by {', '.join(one['used_by'])}")
+        typer.echo(f"{one.symbol} = {one.text}  ({one.claim}): {one.controls}")
+        typer.echo(f"    {one.direction}")
+        typer.echo(f"    fitted by {one.fitted_text or 'no run'}; used by {', '.join(one.used_by)}")
