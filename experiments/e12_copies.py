@@ -5,6 +5,7 @@ In memory, and on the disk below the work folder past the page cache. A GPU's co
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -38,13 +39,14 @@ def run(study: Study) -> None:
     )
     share = 100 * _fixed_share(disk)
     alone, together = ratios["disk", 1]["ratio"], ratios["disk", DEPTHS[-1]]["ratio"]
+    load = statistics.median(row["load"] for row in disk)
     fits, hidden = share < 10, alone.high < 1.5
     study.find(
         "blk-overhead",
         SUPPORTED if fits and hidden else INCONCLUSIVE if fits else CONTRADICTED,
         f"in one piece of 5 MiB the fixed cost of a disk read is {share:.1f} % of its time, so that a block hides it; in {PIECES} "
         f"pieces of 32 KiB, as engines lay a block of 70B out, it takes: {told}. It depends on the layout and on how many "
-        "transfers are in flight (this machine's virtual disk and memory; no GPU here)",
+        f"transfers are in flight (this machine's virtual disk and memory, {os.cpu_count()} cores under a load of {load:.0f}; no GPU)",
         value=alone.value, low=alone.low, high=alone.high, unit="x", labels=MEASURED,
     )  # fmt: skip
     study.sign("time in pieces − time in one piece, disk, one at a time", Interval(*(end - 1 for end in alone)))
@@ -98,8 +100,8 @@ def _memory(repeats: int) -> list[dict[str, Any]]:
 
 
 def _disk(study: Study, repeats: int) -> list[dict[str, Any]]:
-    """Reads from random places of a scratch file; `block_s` is the time that a block's bytes take at the rate reached."""
-    rows = []
+    """Reads from random places of a scratch file; `block_s` is a block's share of the median read's time: other work's stalls stay out."""
+    rows: list[dict[str, Any]] = []
     with Scratch(study.work, ARENA_BYTES) as scratch:
         scratch.fill(time.perf_counter() + 60)
         for repeat in range(repeats):
@@ -113,7 +115,8 @@ def _disk(study: Study, repeats: int) -> list[dict[str, Any]]:
                         "depth": depth,
                         "operation_s": found.operation_s,
                     }
-                    rows.append(row | {"block_s": BLOCK_BYTES / found.median, "direct": scratch.direct})
+                    row |= {"bytes_per_s": found.median, "direct": scratch.direct, "load": os.getloadavg()[0]}
+                    rows.append(row | {"block_s": found.operation_s * BLOCK_BYTES / size / depth})
     return rows
 
 
