@@ -174,7 +174,8 @@ def _long(study: Study) -> None:
     study.result(
         "long answer", f"over {new} tokens that the model writes after {row['context_tokens']:,}, {POLICY} at 10 % hits "
         f"{100 * row['block_hit_ratio']:.1f} % (Belady {100 * bound['block_hit_ratio']:.1f} %), {first:.1f} % in its second and "
-        f"{last:.1f} % in its last quarter; {100 * row['moves_share']:.2f} % of all units move a step",
+        f"{last:.1f} % in its last quarter; {100 * row['moves_share']:.2f} % of all units move a step. Greedy, so small a model repeats itself: "
+        f"{row['distinct_tokens']} different tokens",
         value=100 * row["block_hit_ratio"], unit="%", labels=EMULATED,
     )  # fmt: skip
 
