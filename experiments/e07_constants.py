@@ -24,6 +24,7 @@ from kvpager.replay.linear import Features, replay_linear
 CLAIMS = ("ema-alpha", "p-weights", "p-thresholds")
 SIZES = (NOTE_HBM_FRACTION, 0.10, 0.25)
 SELECTOR = "topp_mass"
+SIZE = f"{100 * NOTE_HBM_FRACTION:.2f} % of the KV in one pool"
 MATTERS = 1.0
 """Points of block_hit_ratio from which a constant is worth its own calibration."""
 
@@ -78,46 +79,61 @@ def _outcome(gain: Interval) -> str:
     return CONTRADICTED if gain.low > MATTERS else SUPPORTED if gain.high < MATTERS else INCONCLUSIVE
 
 
+def _said(gain: Interval) -> str:
+    return f"{gain.value:z.1f} ({gain.low:z.1f} to {gain.high:z.1f})"
+
+
 def _span(low: float, high: float) -> str:
     return f"{low:.2g}" if low == high else f"{low:.2g} to {high:.2g}"
 
 
 def _weights(study: Study, fit: dict[str, Any], gains: dict[str, Interval], rows: list[dict[str, Any]]) -> None:
-    found, gain = fit["sweep"], gains["weights"]
+    found, gain, every = fit["sweep"], gains["weights"], gains["all of these"]
     close = found["within_1_point"]
     spans = ", ".join(f"{name} {_span(close['low'][i], close['high'][i])}" for i, name in enumerate("REN"))
-    fitted, blend = _mean(rows, "fitted"), _mean(rows, "blend")
     study.find(
         "p-weights",
         _outcome(gain),
-        f"fitted on {len(TRAIN)} texts (SmolLM2, {100 * NOTE_HBM_FRACTION:.2f} % of the KV in one pool, E by "
-        f"{fit['constants']['fitted']['scale']!r}), the weights of R, E and N are "
-        f"{' / '.join(f'{w:.2f}' for w in found['weights'])} "
-        f"instead of 0.25 / 0.55 / 0.20; on {len(TEST)} other texts that gains {gain.value:.1f} points of block hits "
-        f"({gain.low:.1f} "
-        f"to {gain.high:.1f}), and {gains['all of these'].value:.1f} with scale, alpha and zone fitted as well "
-        f"({_mean(rows, 'notes').value:.1f} to {fitted.value:.1f} %; blend {blend.value:.1f} %, Belady "
-        f"{_mean(rows, 'belady').value:.1f} %). Flat: {close['points']} of {found['points']} weightings are within a point of "
+        f"fitted on {len(TRAIN)} texts (SmolLM2, {SIZE}, E by {fit['constants']['fitted']['scale']!r}), the weights of R, E "
+        "and N are "
+        f"{' / '.join(f'{weight:.2f}' for weight in found['weights'])} instead of 0.25 / 0.55 / 0.20; that gains {_said(gain)} "
+        "points of "
+        f"block hits on {len(TEST)} other texts. Flat: {close['points']} of {found['points']} weightings are within a point of "
         "the "
         f"best ({spans})",
         value=gain.value, low=gain.low, high=gain.high, unit="points",
+    )  # fmt: skip
+    names = ("notes", "notes, scaled", "weights", "fitted", "blend", "belady")
+    hits = {name: f"{_mean(rows, name).value:.1f}" for name in names}
+    study.result(
+        "calibrated-constants",
+        f"what calibration is worth on {len(TEST)} held-out texts (SmolLM2, {SIZE}): from {hits['notes']} % of block hits with "
+        "the notes' "
+        f"constants to {hits['fitted']} %, {_said(every)} points more; of these the scale of E brings "
+        f"{_said(gains['scale of E'])}, the "
+        f"weights {_said(gain)}, alpha, half-life and zone {_said(gains['alpha, half-life, sink zone'])}. A logistic fit "
+        "instead of the "
+        f"sweep changes {_said(gains['logistic fit, beside the sweep'])}. The blend has {hits['blend']} %, "
+        f"{_said(gains['blend, beside the fitted score'])} more than the best placement score; Belady {hits['belady']} %",
+        value=every.value, low=every.low, high=every.high, unit="points",
     )  # fmt: skip
 
 
 def _cuts(study: Study, fit: dict[str, Any], gains: dict[str, Interval], rows: list[dict[str, Any]]) -> None:
     gain, cuts = gains["cuts"], fit["cuts"]
-    notes, mine = _mean(rows, "fitted, notes' cuts", "hbm_used"), _mean(rows, "fitted with cuts", "hbm_used")
-    raw = _mean(rows, "notes with cuts", "hbm_used")
+    notes, mine = (_mean(rows, name, "hbm_used") for name in ("fitted, notes' cuts", "fitted with cuts"))
     study.find(
         "p-thresholds",
         _outcome(gain),
-        f"cuts that fill HBM and tier 0 on the train texts are {cuts['cut_1']['value']:.2f} and {cuts['cut_2']['value']:.2f} "
-        "for the "
-        f"fitted score, not 0.3 and 0.6; on {len(TEST)} other texts they use {mine.value:.0f} % of HBM, the notes' "
-        f"{notes.value:.0f} % ({raw.value:.0f} % with the notes' own score), and gain {gain.value:.1f} points of block hits "
-        f"({gain.low:.1f} to {gain.high:.1f}). Filling HBM by rank, without cuts, gains "
-        f"{gains['filling HBM, beside the fitted cuts'].value:.1f} "
-        "more: a cut bounds no bytes",
+        f"cuts that fill HBM and tier 0 on {len(TRAIN)} train texts are {cuts['cut_1']['value']:.3f} and "
+        f"{cuts['cut_2']['value']:.3f} "
+        f"for the fitted score, not 0.3 and 0.6. On {len(TEST)} other texts they use {mine.value:.0f} % of HBM, the notes' "
+        f"{notes.value:.0f} %, and gain {_said(gain)} points of block hits. With the notes' own score their cuts use "
+        f"{_mean(rows, 'notes with cuts', 'hbm_used').value:.0f} % of HBM, and {_mean(rows, 'notes with cuts').value:.1f} % of "
+        "the "
+        f"accesses hit, against {_mean(rows, 'notes').value:.1f} % where the same score fills HBM by rank. Without cuts the "
+        "fitted score "
+        f"has {_said(gains['filling HBM, beside the fitted cuts'])} more: a cut bounds no bytes, a ranking does",
         value=gain.value, low=gain.low, high=gain.high, unit="points",
     )  # fmt: skip
 

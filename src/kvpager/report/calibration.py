@@ -41,7 +41,7 @@ def print_calibration(document: Document) -> list[str]:
     logistic = fit["logistic"]
     lines += ["", *wrapped(
         f"Logistic fit to what is asked for within {logistic['horizon_steps']} steps: w_R / w_E / w_N = "
-        f"{_weights(logistic['weights'])} ({logistic['tuples']:,} sampled units, {percent(logistic['asked_share'])} of them are)."
+        f"{_weights(logistic['weights'])} ({logistic['tuples']:,} sampled units, {percent(logistic['asked_share'])} asked for)."
     )]  # fmt: skip
     lines += ["", f"Fitted: {fit['policies']['fitted']}"]
     return lines + (_held_out(document["held_out"]) if "held_out" in document else ["", "No --test recording judged it."])
