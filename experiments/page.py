@@ -46,7 +46,7 @@ def _overview(found: list[Finding]) -> str:
     known = claims()
     rows = ["| claim | it says | outcome | figure | evidence |", "|---|---|---|---|---|"]
     rows += [
-        f"| [`{one.claim}`](#{one.claim}) | {known[one.claim].says} | **{one.outcome}** | {one.figure_text or '–'} | {one.evidence} |"
+        f"| [`{one.claim}`](#{one.claim.lower()}) | {known[one.claim].says} | **{one.outcome}** | {one.figure_text or '–'} | {one.evidence} |"
         for one in found
     ]
     return "\n".join(rows) + "\n"

@@ -50,7 +50,9 @@ def test_the_list_marks_what_has_fallen(well):
 
 def test_the_register(well):
     assert {"alpha", "A", "W", "D"} <= {one["symbol"] for one in well("claims", "--uncalibrated", "--json").document}
-    assert "calibrated by no run; used by policy ema" in well("claims", "--uncalibrated").out
+    out = well("claims", "--uncalibrated").out
+    assert "fitted by E7: 0.1 (0.1 to 0.2), within a point 0.05 to 0.3; used by policy ema" in out
+    assert "fitted by no run; used by plan, compare" in out
 
 
 def test_bad_input_is_refused(refused):
