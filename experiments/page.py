@@ -46,7 +46,7 @@ def _overview(found: list[Finding]) -> str:
     known = claims()
     rows = ["| claim | it says | outcome | figure | evidence |", "|---|---|---|---|---|"]
     rows += [
-        f"| [`{one.claim}`](#{one.claim.lower()}) | {known[one.claim].says} | **{one.outcome}** | {one.figure_text or '–'} | {one.evidence} |"
+        f"| [`{one.claim}`](#{_anchor(one.claim)}){_fallen(one.claim)} | {known[one.claim].says} | **{one.outcome}** | {one.figure_text or '–'} | {one.evidence} |"
         for one in found
     ]
     return "\n".join(rows) + "\n"
@@ -54,17 +54,24 @@ def _overview(found: list[Finding]) -> str:
 
 def _claim(one: Finding) -> str:
     claim = claims()[one.claim]
-    fallen = "" if status(one.claim) == "audited" else f", {status(one.claim)} since"
-    if claim.verdict == "inconsistent":
-        fallen += "; its own numbers contradict it"
-    lines = [f"## {one.claim}", "", f"*{claim.says.rstrip('.')}.* (note {claim.note}{fallen})", ""]
+    audit = "; its own numbers contradict it" if claim.verdict == "inconsistent" else ""
+    lines = [f"## {one.claim}{_fallen(one.claim)}", "", f"*{claim.says.rstrip('.')}.* (note {claim.note}{audit})", ""]
     lines += [
         f"**{one.outcome.capitalize()}**{': ' + one.figure_text if one.figure else ''} [{one.evidence}]. {_sentence(one.says)}",
         "",
     ]
     if one.picture:
         lines += [f"![{_sentence(one.says)}](img/{one.picture})", ""]
-    return "\n".join([*lines, f"`{one.command}` ({one.experiment}, {one.date})", ""])
+    return "\n".join([*lines, f"`{one.command}`{_fallen(one.claim)} ({one.experiment}, {one.date})", ""])
+
+
+def _fallen(id: str) -> str:
+    """What became of a claim, where it was withdrawn or demoted: no citation goes without."""
+    return "" if status(id) == "audited" else f" ({status(id)})"
+
+
+def _anchor(id: str) -> str:
+    return id.lower() + ("" if status(id) == "audited" else f"-{status(id)}")
 
 
 def _result(one: Finding) -> str:
