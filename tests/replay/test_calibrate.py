@@ -253,6 +253,7 @@ def test_what_makes_no_difference_keeps_the_notes_value():
     fit.fitted = replace(fit.fitted, weights=(1.0, 0.0, 0.0))
     assert fit.grid("alpha", (0.1, 0.5))["value"] == NOTES.alpha
     assert fit.grid("sink_tokens", (0, 16))["value"] == NOTES.sink_tokens
+    assert (fit.fitted.alpha, fit.fitted.sink_tokens) == (NOTES.alpha, NOTES.sink_tokens)
 
 
 def test_bad_input(stored):
