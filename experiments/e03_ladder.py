@@ -20,6 +20,7 @@ CLAIMS = ("ladder-values", "ladder-rope-4", "head-single-policy")
 TEXTS = ("code", "docs", "drama", "report-to-code", "return")
 POOLS = ("global", "equal")
 STATED = [100 * ratio for _, ratio in LADDER_RUNGS.values()]
+SUBSETS = [group for k in range(len(FACTORS) + 1) for group in combinations(FACTORS, k)]
 QUICK_FRACTION = 0.10
 """Of a short recording: 6.84 % could not hold the blocks that are being written."""
 
@@ -90,19 +91,17 @@ def _prefetch(study: Study, found: Rows) -> None:
 
 
 def _shapley(found: Rows, pool: str, factor: str) -> Interval:
-    subsets = [group for k in range(len(FACTORS) + 1) for group in combinations(FACTORS, k)]
-    shares = [shapley({frozenset(on): _value(rows, pool, *on) for on in subsets})[factor] for rows in found.values()]
+    shares = [shapley({frozenset(on): _value(rows, pool, *on) for on in SUBSETS})[factor] for rows in found.values()]
     return interval(shares)
 
 
 def _text(study: Study, text: str, size: float) -> list[dict[str, Any]]:
-    subsets = [group for k in range(len(FACTORS) + 1) for group in combinations(FACTORS, k)]
     rungs = {on for _, _, on in RUNGS}
-    cases = [rung_case(on, size, pool, bound=on in rungs and "prefetch" not in on) for pool in POOLS for on in subsets]
+    cases = [rung_case(on, size, pool, bound=on in rungs and "prefetch" not in on) for pool in POOLS for on in SUBSETS]
     cases += [Case(policy, size, bound=False) for policy in ("blend", "belady")]
     keys = ("policy", "pool", "granularity", "hbm_fraction", "block_hit_ratio", "mass_hit_ratio", "p5_head_mass", "dense_bound")
     rows = sweep(Source(study.recording(text)), cases, jobs=1)
-    names = ["+".join(on) for _ in POOLS for on in subsets] + ["blend", "belady"]
+    names = ["+".join(on) for _ in POOLS for on in SUBSETS] + ["blend", "belady"]
     return [
         {"text": text, "factors": name, "bound": row.get("bound")} | {key: row[key] for key in keys}
         for name, row in zip(names, rows, strict=True)

@@ -30,14 +30,14 @@ def page(document: Mapping[str, Any]) -> str:
     """The page as Markdown."""
     known = claims()
     empirical = [one for one in known.values() if one.verdict == "empirical-claim-to-test"]
-    found = [Finding(**{**entry, "labels": tuple(entry["labels"])}) for entry in document["claims"]]
+    found = [Finding.of(entry) for entry in document["claims"]]
     counts = Counter(one.outcome for one in found if known[one.claim].verdict == "empirical-claim-to-test")
     told = ", ".join(f"{count} {word}" for word, count in sorted(counts.items(), key=lambda item: -item[1]))
     parts = [HEAD.format(total=len(known), empirical=len(empirical), counts=f"Outcomes: {told}." if told else "")]
     parts.append(_overview(found))
     parts += [_claim(one) for one in found]
     parts.append("## Beyond the notes\n\nWhat kvpager asked besides: its own placement, constants and prefetch.\n")
-    parts += [_result(Finding(**{**entry, "labels": tuple(entry["labels"])})) for entry in document["results"]]
+    parts += [_result(Finding.of(entry)) for entry in document["results"]]
     parts.append(_experiments(document["experiments"]))
     return "\n".join(parts)
 
@@ -60,8 +60,7 @@ def _claim(one: Finding) -> str:
         f"**{one.outcome.capitalize()}**{': ' + one.figure_text if one.figure else ''} [{one.evidence}]. {_sentence(one.says)}",
         "",
     ]
-    if one.picture:
-        lines += [f"![{_sentence(one.says)}](img/{one.picture})", ""]
+    lines += _picture(one)
     return "\n".join([*lines, f"`{one.command}`{_fallen(one.claim)} ({one.experiment}, {one.date})", ""])
 
 
@@ -81,9 +80,12 @@ def _result(one: Finding) -> str:
         f"{one.figure_text + ' [' + one.evidence + ']. ' if one.figure else ''}{_sentence(one.says)}",
         "",
     ]
-    if one.picture:
-        lines += [f"![{_sentence(one.says)}](img/{one.picture})", ""]
+    lines += _picture(one)
     return "\n".join([*lines, f"`{one.command}` ({one.date})", ""])
+
+
+def _picture(one: Finding) -> list[str]:
+    return [f"![{_sentence(one.says)}](img/{one.picture})", ""] if one.picture else []
 
 
 def _sentence(text: str) -> str:

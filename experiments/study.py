@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import orjson
 
 from experiments.recordings import Scale, recorded
 from kvpager.claims.ledger import CONTRADICTED, INCONCLUSIVE, NOT_SETTLEABLE, SUPPORTED
 from kvpager.errors import InvariantError
 from kvpager.evidence import Evidence, weakest
+from kvpager.replay.fitting import mean_interval
 from kvpager.report.file import write_file
 from kvpager.traces.provenance import now, this_machine, versions_of
 
@@ -47,14 +47,8 @@ def interval(values: Iterable[float]) -> Interval:
     values : iterable of float
         At least one. For steps of one text use means of blocks of 16 steps: neighbouring steps are not independent.
     """
-    from scipy.stats import t
-
-    data = np.asarray(list(values), np.float64)
-    mean = float(data.mean())
-    if len(data) < 2:
-        return Interval(mean, -math.inf, math.inf)
-    half = float(t.ppf(0.975, len(data) - 1) * data.std(ddof=1) / math.sqrt(len(data)))
-    return Interval(mean, mean - half, mean + half)
+    found = mean_interval(list(values))
+    return Interval(found["value"], found.get("low", -math.inf), found.get("high", math.inf))
 
 
 class Study:

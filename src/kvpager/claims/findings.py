@@ -36,6 +36,11 @@ class Finding(NamedTuple):
     date: str
     command: str
 
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Finding:
+        """Read an entry of the file."""
+        return cls(**{**entry, "labels": tuple(entry["labels"])})
+
     @property
     def figure_text(self) -> str:
         """The figure as printed, ``"21.3 % (19.0 to 23.6)"``; empty if there is none."""
@@ -60,13 +65,13 @@ def published() -> dict[str, Any]:
 @functools.cache
 def findings() -> dict[str, Finding]:
     """What was found of each claim that an experiment settles, by its id."""
-    return {entry["claim"]: _finding(entry) for entry in published()["claims"]}
+    return {entry["claim"]: Finding.of(entry) for entry in published()["claims"]}
 
 
 @functools.cache
 def results() -> tuple[Finding, ...]:
     """What was found beside the notes' claims."""
-    return tuple(_finding(entry) for entry in published()["results"])
+    return tuple(Finding.of(entry) for entry in published()["results"])
 
 
 def constants() -> Mapping[str, Mapping[str, Any]]:
@@ -80,10 +85,6 @@ def constants() -> Mapping[str, Mapping[str, Any]]:
     """
     found: Mapping[str, Mapping[str, Any]] = published().get("constants", {})
     return found
-
-
-def _finding(entry: Mapping[str, Any]) -> Finding:
-    return Finding(**{**entry, "labels": tuple(entry["labels"])})
 
 
 def finding(claim: str) -> Finding | None:
