@@ -182,8 +182,7 @@ def logistic_interval(tuples: Tuples, asked: NDArray[np.bool_], *, draws: int, s
     if not weights.any():
         raise BadInput("neither recency nor EMA nor sink zone tells which units are asked for next: no weights can be fitted")
     rng = np.random.default_rng(seed)
-    order = np.argsort(tuples.block, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(tuples.block[order])) + 1)
+    parts = _by_block(tuples.block)
     drawn = []
     for _ in range(draws):
         rows = np.concatenate([parts[i] for i in rng.integers(len(parts), size=len(parts))])
@@ -199,8 +198,7 @@ def logistic_interval(tuples: Tuples, asked: NDArray[np.bool_], *, draws: int, s
 def quantile_interval(values: Floats, block: NDArray[np.int64], share: float, *, draws: int, seed: int) -> dict[str, float]:
     """Least value of the top `share` of `values`, with a 95 % interval from resampled blocks: ``value``, ``low``, ``high``."""
     rng = np.random.default_rng(seed)
-    order = np.argsort(block, kind="stable")
-    parts = np.split(values[order], np.flatnonzero(np.diff(block[order])) + 1)
+    parts = [values[rows] for rows in _by_block(block)]
     level = 100 * (1 - min(max(share, 0.0), 1.0))
     drawn = [
         float(np.percentile(np.concatenate([parts[i] for i in rng.integers(len(parts), size=len(parts))]), level))
@@ -208,6 +206,12 @@ def quantile_interval(values: Floats, block: NDArray[np.int64], share: float, *,
     ]
     low, high = np.percentile(drawn, [2.5, 97.5])
     return {"value": float(np.percentile(values, level)), "low": float(low), "high": float(high)}
+
+
+def _by_block(block: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """Rows of each block, in the order of blocks: what is resampled."""
+    order = np.argsort(block, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(block[order])) + 1)
 
 
 def sums_by_block(values: NDArray[np.int64], warmup: int) -> NDArray[np.int64]:
