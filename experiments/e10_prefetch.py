@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from experiments.study import Interval, Study, interval
-from experiments.texts import SWITCHES
+from experiments.texts import TEST
 from kvpager.analysis import steptime
 from kvpager.claims.ledger import CONTRADICTED, INCONCLUSIVE, SUPPORTED
 from kvpager.evidence import Evidence
@@ -20,7 +20,7 @@ from kvpager.replay.row import Case
 from kvpager.replay.sweep import Source, sweep
 
 CLAIMS = ("rope-locality-geometric", "prefetch-never")
-TEXTS = ("code", *SWITCHES)
+TEXTS = TEST
 SIZES = (0.054, 0.10, 0.25)
 MAIN = 0.10
 SMALL = 0.01

@@ -178,8 +178,12 @@ def _needed(read: float) -> float:
 
 
 def _viable(study: Study, curves: dict[float, dict[str, HitCurve]]) -> None:
-    needed = {read: 100 * _needed(read) for read in curves}
     shares = {read: _of(study, NOTE, read)[0]["hbm_share_at_16"] for read in curves}
+    need = study.once(
+        f"needed {MODEL} {CONTEXT} {sorted(curves)}",
+        lambda: [{"read_fraction": read, "needed_hit_ratio": _needed(read), "needed_at_share": shares[read]} for read in curves],
+    )
+    needed = {row["read_fraction"]: 100 * row["needed_hit_ratio"] for row in need}
     got = {
         read: interval(100 * (1 - plan_miss) for plan_miss in (_miss(curve, shares[read]) for curve in each.values()))
         for read, each in curves.items()

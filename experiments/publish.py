@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from experiments.page import page
-from experiments.pictures import OF
+from experiments.pictures import picture_of
 from kvpager.claims.findings import FILE
 from kvpager.claims.ledger import claims
 
@@ -62,4 +62,4 @@ def gathered(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _source(run: dict[str, Any], name: str) -> dict[str, str]:
-    return {"picture": OF.get(name, ""), "experiment": run["experiment"], "date": run["date"][:10]}
+    return {"picture": picture_of(name), "experiment": run["experiment"], "date": run["date"][:10]}
