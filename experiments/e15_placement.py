@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from experiments.placing import SPAN_STEPS, Rows, at, replayed
+from experiments.placing import NEXT_MASS, SPAN_STEPS, Rows, at, replayed
 from experiments.recordings import GEMMA
 from experiments.study import Interval, Study, interval
 from experiments.texts import TEST
@@ -26,8 +26,11 @@ CHANGED = {
     "access alpha 0.05": "blend:access_alpha=0.05",
     "access alpha 0.2": "blend:access_alpha=0.2",
 }
+LAYERS = 30  # of SmolLM2
+RATES = tuple(f"future-rate:ticks={steps * LAYERS}" for steps in (16, 64))
+"""What a policy could reach that knows rates of access, but no order."""
 MIDDLE = 0.10
-"""The other pools, and the default policy with one thing changed, are replayed at this size only."""
+"""The other pools, rates, and the default policy with one thing changed are replayed at this size only."""
 
 
 class Goals(NamedTuple):
@@ -60,10 +63,11 @@ def run(study: Study) -> None:
         study.result(f"{DEFAULT} on another model", "left out of the reduced form, as are ablations and the other sizes")
         return
     _changed(study, found)
+    _rates(study, found)
     gemma = {"model": GEMMA, "context_tokens": 8064, "steps": 128}
     theirs = {text: _text(study, text, sizes, **gemma) for text in ("code", "report")}
     for size in sizes:
-        _goals(study, theirs, size, f"{DEFAULT}, Gemma-3-270M,")
+        _goals(study, theirs, size, f"{DEFAULT}, Gemma-3-270M,", "SmolLM2's ")
 
 
 def _text(study: Study, text: str, sizes: tuple[float, ...], **how: Any) -> list[dict[str, Any]]:
@@ -77,7 +81,7 @@ def _text(study: Study, text: str, sizes: tuple[float, ...], **how: Any) -> list
     return rows
 
 
-def _goals(study: Study, found: Rows, size: float, name: str) -> None:
+def _goals(study: Study, found: Rows, size: float, name: str, whose: str = "") -> None:
     """The default policy on every text, against what it was to reach on each."""
     ours = {text: at(rows, DEFAULT, size) for text, rows in found.items()}
     told = []
@@ -85,7 +89,9 @@ def _goals(study: Study, found: Rows, size: float, name: str) -> None:
         sign, values = (-1 if key == "moves_percent" else 1), [row[key] for row in ours.values()]
         missed = [text for text, row in ours.items() if sign * row[key] < sign * goal]
         reached = f"missed on {', '.join(missed)}" if missed else "met on each"
-        told.append(f"{min(values):.3g} to {max(values):.3g} {words} (goal {'≥' if sign > 0 else '≤'} {goal:g}: {reached})")
+        told.append(
+            f"{min(values):.3g} to {max(values):.3g} {words} ({whose}goal {'≥' if sign > 0 else '≤'} {goal:g}: {reached})"
+        )
     worst = min(ours.values(), key=lambda row: row["belady_share"])
     hits = [100 * row["block_hit_ratio"] for row in ours.values()]
     study.result(
@@ -155,4 +161,22 @@ def _changed(study: Study, found: Rows) -> None:
         f"{DEFAULT}, one thing changed, at {100 * MIDDLE:g} %", "change in points of hits / points of mass / 5th-percentile head mass / and "
         f"moves in % of units a step, mean of {len(found)} texts: {'; '.join(told)}. The figure is what its mass term is worth in hits",
         value=alone.value, low=alone.low, high=alone.high, unit="points",
+    )  # fmt: skip
+
+
+def _rates(study: Study, found: Rows) -> None:
+    """How much of Belady's lead lies in the order of accesses, and how much in rates that history does not tell."""
+    rates = {text: replayed(study, text, MIDDLE, [(policy, "global") for policy in RATES]) for text in found}
+
+    def share(policy: str) -> Interval:
+        return interval(at(rows, policy, MIDDLE)["belady_share"] for rows in rates.values())
+
+    ours = interval(at(rows, DEFAULT, MIDDLE)["belady_share"] for rows in found.values())
+    seen = interval(at(rows, NEXT_MASS, MIDDLE)["belady_share"] for rows in found.values())
+    short, long = map(share, RATES)
+    study.result(
+        f"what history cannot tell, at {100 * MIDDLE:g} %", f"a policy that knew how often each unit will be asked for in the next 16 steps, "
+        f"but no order, would have {short.value:.1f} % of Belady's hits, one that knew it of the next 64 steps {long.value:.1f} %, one "
+        f"that knew all mass of the next step {seen.value:.1f} %; {DEFAULT} has {ours.value:.1f} %, mean of {len(found)} texts",
+        value=short.value, low=short.low, high=short.high, unit="%",
     )  # fmt: skip

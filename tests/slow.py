@@ -228,7 +228,7 @@ KEYS["placement-cuts"] = lambda world, unit, now: key if (key := placement(world
 KEYS["placement-rank-cuts"] = lambda world, unit, now: (
     key if (key := placement(world, unit, now, ranked=True)) >= 0.3 else -math.inf
 )
-BONUS = defaultdict(float, blend=0.05)
+BONUS = defaultdict(float, {"blend": 0.05, "future-rate": 0.5, "future-rate:ticks=5": 0.5})
 
 
 def with_belady(stream, warmup):
@@ -263,6 +263,16 @@ def with_next_mass(stream):
     return key
 
 
+def with_future_rate(stream, ticks):
+    """Key by the number of ticks, out of the next ones, that ask for the unit; the whole future is in `stream`."""
+
+    def key(world, unit, now):
+        soon = stream.asks[len(world.asked_ticks) :][:ticks]
+        return float(sum(unit in ask.units for ask in soon))
+
+    return key
+
+
 class SlowReplay:
     """Replays a stream over one policy's reference key.
 
@@ -277,7 +287,12 @@ class SlowReplay:
         self.stream, self.seed, self.pool = stream, seed, pool
         self.layers, self.heads = len(header.layers), stream.heads_per_layer
         self.world = World({}, self.layers, self.heads, header.block_size, seed, set(), [], [])
-        clairvoyant = {"belady": lambda: with_belady(stream, warmup), "next-mass": lambda: with_next_mass(stream)}
+        clairvoyant = {
+            "belady": lambda: with_belady(stream, warmup),
+            "next-mass": lambda: with_next_mass(stream),
+            "future-rate": lambda: with_future_rate(stream, 480),
+            "future-rate:ticks=5": lambda: with_future_rate(stream, 5),
+        }
         base = clairvoyant[name]() if name in clairvoyant else KEYS[name]
         self.bonus = BONUS[name]
 

@@ -36,7 +36,7 @@ def assert_all_seeds_equal_brute_force(policy):
         assert_equals_brute_force(policy, seed, "global", 3)
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", [*sorted(POLICIES), "future-rate:ticks=5"])
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
@@ -47,7 +47,8 @@ def assert_all_seeds_equal_brute_force(policy):
     sink=st.sampled_from([0, 0, 4, 9]),
 )
 def test_equals_brute_force(policy, seed, pool, each, clock, context, sink):
-    assert policy in {"belady", "next-mass", *KEYS}, f"policy {policy!r} has no slow reference: write its key in tests/slow.py"
+    known = {"belady", "next-mass", "future-rate", "future-rate:ticks=5", *KEYS}
+    assert policy in known, f"policy {policy!r} has no slow reference: write its key in tests/slow.py"
     assert_equals_brute_force(policy, seed, pool, each, clock=clock, context=context, sink=sink)
 
 
