@@ -26,6 +26,8 @@ class FutureRate(Policy):
     ----------
     ticks : int
         How far it sees: one a layer and step, or one a step, as the clock has it.
+    keep_bonus : float
+        Added to the rate of residents; below 1 it only parts equals.
     """
 
     ticks: int = 480
