@@ -7,7 +7,7 @@ another takes a new place, and the old place is not used again before the new re
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -76,20 +76,23 @@ class Contents:
         The highest one used.
     hinted : bool
         Whether the table came from the index and no header was looked at yet.
+    growth : int, optional
+        Slabs that may still be added, where something other than the capacity bounds them.
     """
 
     def __init__(self, path: Path, shape: Shape, capacity_bytes: int, threads: int, files: Files, stats: Stats) -> None:
         self.shape, self._stats, self._files = shape, stats, files
-        self._most_slabs = capacity_bytes // shape.slab_bytes
+        self.most_slabs = capacity_bytes // shape.slab_bytes
+        self.growth: int | None = None
         self.folder = Folder(path, shape, files)
-        self._index = Index(path, shape.identity, shape.parts, files)
+        self._index = Index(path, shape.identity, shape.parts, shape.tag_bytes, files)
         self.disk = Disk(files, shape, threads)
         self.disk.fds, self.disk.direct = self.folder.fds, self.folder.direct
         self._unsynced: set[int] = set()
         self._names_changed = self._changed_all = self._dirty = False
         self._changed: list[NDArray[np.int64]] = []
         self._replaced: list[NDArray[np.int64]] = []
-        self.table, self._space = Table(shape.layers, shape.parts), Space(0)
+        self.table, self._space = Table(shape.layers, shape.parts, shape.tag_bytes), Space(0)
         self.generation, self.hinted = 0, False
         try:
             self._open()
@@ -141,19 +144,25 @@ class Contents:
         if self._space.free < count and self._replaced:
             self.sync(settled=False)
         while self._space.free < count:
-            number = next((slab for slab in range(self._most_slabs) if slab not in self.folder.fds), None)
-            if number is None:
+            number = next((slab for slab in range(self.most_slabs) if slab not in self.folder.fds), None)
+            if number is None or self.growth == 0:
                 raise StorageFull(
-                    f"store {str(self.folder.path)!r} is full: {self._space.free} of {self._most_slabs * self.shape.places} "
+                    f"store {str(self.folder.path)!r} is full: {self._space.free} of {self.most_slabs * self.shape.places} "
                     f"places are free, {count} are needed; drop sessions, run 'kvpager store gc', or give it more bytes"
                 )
             self._add_slab(number)
+            self.growth = self.growth and self.growth - 1
         return np.sort(self._space.take(count).astype(np.int64))
+
+    @property
+    def free(self) -> int:
+        """Places that hold nothing."""
+        return self._space.free
 
     def give(self, places: NDArray[np.int64]) -> None:
         """Make `places` free."""
         slabs = places // self.shape.places
-        usable = np.array([slab in self.folder.fds and slab < self._most_slabs for slab in slabs.tolist()], np.bool_)
+        usable = np.array([slab in self.folder.fds and slab < self.most_slabs for slab in slabs.tolist()], np.bool_)
         self._space.give(places[usable] if len(places) else places)
 
     def changing(self) -> None:
@@ -169,6 +178,10 @@ class Contents:
         self._unsynced.update((records.place // self.shape.places).tolist())
         if len(replaced):
             self._replaced.append(replaced)
+
+    def wiped(self, places: NDArray[np.int64]) -> None:
+        """Say that the headers in `places` were overwritten."""
+        self._unsynced.update((places // self.shape.places).tolist())
 
     def drop(self, keys: list[int]) -> NDArray[np.int64]:
         """Take the records of `keys` out; return their places, which are not free yet."""
@@ -200,7 +213,7 @@ class Contents:
     def _save(self, settled: bool) -> None:
         """Write the index. Its mark and the folder come last: an old mark must not come back beside an old index."""
         changed = None if self._changed_all or self._index.broken else np.unique(np.concatenate([_NONE, *self._changed]))
-        self._index.save(self.table.all(), changed, self.generation, json.dumps(asdict(self.shape)))
+        self._index.save(self.table.all(), changed, self.generation, json.dumps(self.shape.said()))
         why_not = self._index.why_not if self._index.broken else ""
         try:
             if settled:
@@ -230,7 +243,7 @@ class Contents:
             self.folder.mend(number)
         self.folder.damaged = []
         free = self._space.is_free()
-        for number in [number for number in self.folder.fds if 0 < number < self._most_slabs]:
+        for number in [number for number in self.folder.fds if 0 < number < self.most_slabs]:
             places = np.arange(number * self.shape.places, (number + 1) * self.shape.places)
             if free[places].all():
                 self._space.claim(places)
@@ -294,10 +307,10 @@ class Contents:
             self._stats.damage.append(Damage(self._where(place), "missing", key, layer, place))
         self._changed.append(records.place[~there])
         records = records.some(there)
-        self.table = Table(self.shape.layers, self.shape.parts)
+        self.table = Table(self.shape.layers, self.shape.parts, self.shape.tag_bytes)
         self.table.put(records)
         self.generation = max(self.generation, int(records.generation.max(initial=0)))
-        free = np.repeat([slab in self.folder.fds and slab < self._most_slabs for slab in range(slabs)], places)
+        free = np.repeat([slab in self.folder.fds and slab < self.most_slabs for slab in range(slabs)], places)
         free[self.table.all().place] = False
         self._space = Space(slabs * places)
         self._space.claim(np.flatnonzero(~free))

@@ -38,7 +38,7 @@ class Index:
         The store's directory.
     identity : int
         Of the store's shape.
-    parts : int
+    parts, tag_bytes : int
         Of a record.
     files : Files
         Where the mark is written.
@@ -57,9 +57,9 @@ class Index:
         Whether the last save failed.
     """
 
-    def __init__(self, folder: Path, identity: int, parts: int, files: Files) -> None:
+    def __init__(self, folder: Path, identity: int, parts: int, tag_bytes: int, files: Files) -> None:
         self.path, self._mark = folder / "index.sqlite", folder / "clean"
-        self._identity, self._parts, self._files = str(identity), parts, files
+        self._identity, self._parts, self._tag_bytes, self._files = str(identity), parts, tag_bytes, files
         self.why_not, self.generation, self.same_store, self.known = "", 0, False, False
         self.broken = False
         self._clean, self._next_mark = self._read_mark(), ""
@@ -151,7 +151,9 @@ class Index:
         if changed is not None:
             records = records.some(np.isin(records.place, changed))
         keys, generations = records.key.view(np.int64).tolist(), records.generation.view(np.int64).tolist()
-        blobs = [row.tobytes() for row in records.checksums.astype("<u8")]
+        blobs = [
+            sums.tobytes() + tag.tobytes() for sums, tag in zip(records.checksums.astype("<u8"), records.tag, strict=True)
+        ]
         rows = zip(records.place.tolist(), keys, records.layer.tolist(), generations, blobs, strict=True)
         with database:
             if changed is None:
@@ -185,10 +187,11 @@ class Index:
 
     def _records(self, rows: list[tuple[int, int, int, int, bytes]]) -> Records:
         places, keys, layers, generations, blobs = zip(*rows, strict=True) if rows else ((), (), (), (), ())
-        checksums = np.frombuffer(b"".join(blobs), "<u8").reshape(len(rows), self._parts)
+        said = np.frombuffer(b"".join(blobs), np.uint8).reshape(len(rows), 8 * self._parts + self._tag_bytes)
+        checksums = said[:, : 8 * self._parts].copy().view("<u8")
         return Records(
             np.array(keys, np.int64).view(np.uint64), np.array(layers, np.int32), np.array(places, np.int64),
-            np.array(generations, np.int64).view(np.uint64), checksums,
+            np.array(generations, np.int64).view(np.uint64), checksums, said[:, 8 * self._parts :].copy(),
         )  # fmt: skip
 
     def _read_mark(self) -> str:

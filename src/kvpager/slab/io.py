@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.slab.memory import private_memory
 
-__all__ = ["Pool", "Ticket"]
+__all__ = ["Pool", "Ticket", "Workers"]
 
 
 _HUGE_PAGE_BYTES = 2 << 20
@@ -46,32 +46,22 @@ class Ticket:
         raise NotImplementedError
 
 
-class Pool:
-    """Threads that work off tickets.
+class Workers:
+    """Threads that work off the tickets of one pool or of several.
 
     Parameters
     ----------
     threads : int
         How many.
     scratch_bytes : int
-        Of each thread's scratch memory.
-
-    Attributes
-    ----------
-    queued_bytes : int
-        Of tickets handed in and not finished.
+        Of each thread's scratch memory: enough for the neediest pool.
     """
 
     def __init__(self, threads: int, scratch_bytes: int) -> None:
-        lock = threading.Lock()
-        self._lock = threading.Condition(lock)
-        self._finished = threading.Condition(lock)
-        self._first: deque[tuple[Ticket, int]] = deque()
-        self._then: deque[tuple[Ticket, int]] = deque()
-        self._done: list[Ticket] = []
-        self._open: set[int] = set()
+        self._waiting = threading.Condition()
+        self._first: deque[tuple[Pool, Ticket, int]] = deque()
+        self._then: deque[tuple[Pool, Ticket, int]] = deque()
         self._closed = False
-        self.queued_bytes = 0
         self._threads = [
             threading.Thread(target=self._work, args=(scratch_bytes,), name=f"kvpager-store-{number}", daemon=True)
             for number in range(threads)
@@ -79,9 +69,71 @@ class Pool:
         for thread in self._threads:
             thread.start()
 
+    def take_on(self, pool: Pool, ticket: Ticket) -> None:
+        """Queue all jobs of `ticket`, which is `pool`'s."""
+        with self._waiting:
+            (self._first if ticket.urgent else self._then).extend((pool, ticket, job) for job in range(ticket.jobs))
+            self._waiting.notify(min(ticket.jobs, len(self._threads)))
+
+    def close(self) -> None:
+        """Finish what is queued and end the threads."""
+        with self._waiting:
+            self._closed = True
+            self._waiting.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self, scratch_bytes: int) -> None:
+        scratch = np.frombuffer(private_memory(-(-scratch_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES), np.uint8)
+        while True:
+            with self._waiting:
+                while not (self._first or self._then or self._closed):
+                    self._waiting.wait()
+                if not (self._first or self._then):
+                    return
+                pool, ticket, job = (self._first or self._then).popleft()
+            try:
+                ticket.run(job, scratch)
+            except OSError as error:
+                ticket.errors.append(error)
+            except Exception as failure:  # a bug: it is raised where the answer is asked for, not lost with the thread
+                ticket.failure = failure
+            pool.job_done(ticket)
+
+
+class Pool:
+    """One store's tickets, and the threads that work them off.
+
+    Parameters
+    ----------
+    threads : int
+        How many.
+    scratch_bytes : int
+        Of each thread's scratch memory.
+    workers : Workers, optional
+        Threads that work for other stores, too; without, the pool has its own.
+    wake : callable, optional
+        Called by a thread that finished a ticket.
+
+    Attributes
+    ----------
+    queued_bytes : int
+        Of tickets handed in and not finished.
+    """
+
+    def __init__(
+        self, threads: int, scratch_bytes: int, workers: Workers | None = None, wake: Callable[[], None] | None = None
+    ) -> None:
+        self._finished = threading.Condition()
+        self._done: list[Ticket] = []
+        self._open: set[int] = set()
+        self.queued_bytes = 0
+        self._wake, self._shared = wake, workers is not None
+        self._workers = workers or Workers(threads, scratch_bytes)
+
     def submit(self, ticket: Ticket) -> None:
         """Queue all jobs of `ticket`."""
-        with self._lock:
+        with self._finished:
             ticket.left = ticket.jobs
             if not ticket.jobs:
                 self._done.append(ticket)
@@ -89,17 +141,29 @@ class Pool:
                 return
             self.queued_bytes += ticket.queued_bytes
             self._open.add(ticket.number)
-            (self._first if ticket.urgent else self._then).extend((ticket, job) for job in range(ticket.jobs))
-            self._lock.notify(min(ticket.jobs, len(self._threads)))
+        self._workers.take_on(self, ticket)
+
+    def job_done(self, ticket: Ticket) -> None:
+        """Count one job of `ticket` as done."""
+        with self._finished:
+            ticket.left -= 1
+            if ticket.left:
+                return
+            self.queued_bytes -= ticket.queued_bytes
+            self._open.discard(ticket.number)
+            self._done.append(ticket)
+            self._finished.notify_all()
+        if self._wake is not None:
+            self._wake()
 
     def oldest(self) -> int | None:
         """Number of the oldest ticket that is not finished."""
-        with self._lock:
+        with self._finished:
             return min(self._open, default=None)
 
     def collect(self) -> list[Ticket]:
         """Return the tickets that finished since the last call."""
-        with self._lock:
+        with self._finished:
             done, self._done = self._done, []
         return done
 
@@ -111,7 +175,7 @@ class Pool:
                 return not self._open
             return any(ticket.number in tickets for ticket in self._done)
 
-        with self._lock:
+        with self._finished:
             while not ready():
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -119,32 +183,8 @@ class Pool:
                 self._finished.wait(min(left, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
-        """Finish what is queued and end the threads."""
-        with self._lock:
-            self._closed = True
-            self._lock.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-    def _work(self, scratch_bytes: int) -> None:
-        scratch = np.frombuffer(private_memory(-(-scratch_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES), np.uint8)
-        while True:
-            with self._lock:
-                while not (self._first or self._then or self._closed):
-                    self._lock.wait()
-                if not (self._first or self._then):
-                    return
-                ticket, job = (self._first or self._then).popleft()
-            try:
-                ticket.run(job, scratch)
-            except OSError as error:
-                ticket.errors.append(error)
-            except Exception as failure:  # a bug: it is raised where the answer is asked for, not lost with the thread
-                ticket.failure = failure
-            with self._lock:
-                ticket.left -= 1
-                if not ticket.left:
-                    self.queued_bytes -= ticket.queued_bytes
-                    self._open.discard(ticket.number)
-                    self._done.append(ticket)
-                    self._finished.notify_all()
+        """Finish what is queued, and end the threads that are the pool's own."""
+        if not self._shared:
+            self._workers.close()
+            return
+        self.wait(None, float("inf"))

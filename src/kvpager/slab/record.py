@@ -3,10 +3,10 @@
 A slab file is a superblock page and then places of equal size. A place holds one record::
 
     header page   magic, format, layer, key, generation, payload bytes, store identity, parts,
-                  one checksum a part, and in its last 8 bytes the checksum of the page
+                  length of the tag, one checksum a part, the tag, and in its last 8 bytes the checksum of the page
     parts         [parts, part_bytes], then zeros up to the next page
 
-A part's checksum is xxh3_64 seeded with (key, layer, generation, part): a right part in the wrong place is a wrong part.
+A tag is what the store's owner wants to find again beside a record; it means nothing here. A part's checksum is xxh3_64 seeded with (key, layer, generation, part): a right part in the wrong place is a wrong part.
 All numbers are little-endian.
 """
 
@@ -47,7 +47,7 @@ _RECORD = b"kvpgRECD"
 _FRAME = struct.Struct("<8sII")  # magic, format, length of what follows
 _HEADER = np.dtype(
     [("magic", "S8"), ("format", "<u4"), ("layer", "<i4"), ("key", "<u8"), ("generation", "<u8"),
-     ("payload_bytes", "<u8"), ("store", "<u8"), ("parts", "<u4"), ("spare", "<u4")]
+     ("payload_bytes", "<u8"), ("store", "<u8"), ("parts", "<u4"), ("tag_bytes", "<u4")]
 )  # fmt: skip
 _END = PAGE_BYTES - 8  # where a page's own checksum stands
 _ZEROS = bytes(PAGE_BYTES)
@@ -68,6 +68,8 @@ class Shape:
         Bytes of a slab file.
     fingerprint : str
         Of the model and the layout that wrote the payload.
+    tag_bytes : int
+        Of each record's tag, a multiple of 8.
     """
 
     parts: int
@@ -75,6 +77,14 @@ class Shape:
     layers: int
     slab_bytes: int
     fingerprint: str
+    tag_bytes: int = 0
+
+    def said(self) -> dict[str, int | str]:
+        """Name and value of each field, as a superblock states them: a store without tags says nothing of them."""
+        fields = asdict(self)
+        if not self.tag_bytes:
+            del fields["tag_bytes"]
+        return fields
 
     @property
     def payload_bytes(self) -> int:
@@ -94,7 +104,7 @@ class Shape:
     @property
     def identity(self) -> int:
         """The shape as one uint64."""
-        return xxh3_64_intdigest(json.dumps([FORMAT, asdict(self)], sort_keys=True).encode())
+        return xxh3_64_intdigest(json.dumps([FORMAT, self.said()], sort_keys=True).encode())
 
     def check(self) -> None:
         """Raise `StoreError` if no store can have this shape."""
@@ -107,6 +117,11 @@ class Shape:
             raise StoreError(
                 f"a slab of {self.slab_bytes} bytes cannot hold a record of {self.record_bytes}: give a multiple of "
                 f"{PAGE_BYTES}, at least {self.record_bytes + PAGE_BYTES}"
+            )
+        if self.tag_bytes < 0 or self.tag_bytes % 8 or 8 * self.parts + self.tag_bytes > 8 * MOST_PARTS:
+            raise StoreError(
+                f"a tag of {self.tag_bytes} bytes does not fit beside {self.parts} checksums: give a multiple of 8, at most "
+                f"{8 * (MOST_PARTS - self.parts)}"
             )
         if len(self.fingerprint.encode()) > 2048:
             raise StoreError(f"a fingerprint of {len(self.fingerprint)} characters is too long for a superblock: hash it")
@@ -128,11 +143,13 @@ class Headers(NamedTuple):
     generation: U64
     checksums: U64
     """[pages, parts]"""
+    tag: NDArray[np.uint8]
+    """[pages, tag_bytes]"""
 
 
 def superblock(shape: Shape, number: int) -> bytes:
     """Return the first page of slab `number`."""
-    text = json.dumps({**asdict(shape), "number": number}, sort_keys=True).encode()
+    text = json.dumps({**shape.said(), "number": number}, sort_keys=True).encode()
     page = (_FRAME.pack(_SUPERBLOCK, FORMAT, len(text)) + text).ljust(_END, b"\0")
     return page + xxh3_64_intdigest(page).to_bytes(8, "little")
 
@@ -158,12 +175,14 @@ def read_superblock(page: bytes) -> tuple[Shape, int] | None:
 
 
 def write_header(
-    page: memoryview, identity: int, key: int, layer: int, generation: int, sums: list[int], payload_bytes: int
+    page: memoryview, identity: int, key: int, layer: int, generation: int, sums: list[int], payload_bytes: int, tag: bytes
 ) -> None:
     """Fill the 4,096 bytes of `page` with a record's header; `sums` are its parts' checksums."""
     form = _header_form(len(sums))
-    form.pack_into(page, 0, _RECORD, FORMAT, layer, key, generation, payload_bytes, identity, len(sums), 0, *sums)
-    page[form.size : _END] = _ZEROS[form.size : _END]
+    form.pack_into(page, 0, _RECORD, FORMAT, layer, key, generation, payload_bytes, identity, len(sums), len(tag), *sums)
+    end = form.size + len(tag)
+    page[form.size : end] = tag
+    page[end:_END] = _ZEROS[end:_END]
     page[_END:] = xxh3_64_intdigest(page[:_END]).to_bytes(8, "little")
 
 
@@ -179,14 +198,17 @@ def read_headers(pages: NDArray[np.uint8], shape: Shape, identity: int) -> Heade
     started = fields["magic"] == _RECORD
     good = started & (fields["store"] == identity) & (fields["format"] == FORMAT) & (fields["parts"] == shape.parts)
     good &= (fields["payload_bytes"] == shape.payload_bytes) & (fields["layer"] >= 0) & (fields["layer"] < shape.layers)
+    good &= fields["tag_bytes"] == shape.tag_bytes
     ends = pages[:, _END:].copy().view("<u8")[:, 0]
     for row in np.flatnonzero(good).tolist():
         good[row] = xxh3_64_intdigest(pages[row, :_END].data) == int(ends[row])
     empty = ~started & ~good
     rest = np.flatnonzero(empty)
     empty[rest] = ~pages[rest].any(1)
-    sums = pages[:, _HEADER.itemsize : _HEADER.itemsize + 8 * shape.parts].copy().view("<u8")
-    return Headers(good, ~good & ~empty, fields["key"], fields["layer"], fields["generation"], sums)
+    sums_end = _HEADER.itemsize + 8 * shape.parts
+    sums = pages[:, _HEADER.itemsize : sums_end].copy().view("<u8")
+    tag = pages[:, sums_end : sums_end + shape.tag_bytes].copy()
+    return Headers(good, ~good & ~empty, fields["key"], fields["layer"], fields["generation"], sums, tag)
 
 
 def seeds_of(keys: U64, layers: NDArray[np.int32], generations: U64) -> U64:

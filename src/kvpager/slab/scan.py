@@ -68,7 +68,7 @@ def _scan_slab(disk: Disk, slab: int) -> tuple[Records, NDArray[np.int64]]:
         pages = room[:length].reshape(count, -1)[:, :PAGE_BYTES]
         headers = read_headers(pages, shape, disk.identity)
         places = slab * shape.places + slot + np.arange(count)
-        columns = Records(headers.key, headers.layer, places, headers.generation, headers.checksums)
+        columns = Records(headers.key, headers.layer, places, headers.generation, headers.checksums, headers.tag)
         goods.append(columns.some(headers.good))
         damaged.append(places[headers.damaged])
     return Records(*(np.concatenate(column) for column in zip(*goods, strict=True))), np.concatenate(damaged)
@@ -97,8 +97,10 @@ def _verify(disk: Disk, records: Records, where_of: Callable[[int], str]) -> lis
             found.append(Damage(where, f"cannot be read ({error.strerror})", key, layer, place))
             continue
         header = read_headers(room[None, :PAGE_BYTES], shape, disk.identity)
-        said = (int(header.key[0]), int(header.layer[0]), int(header.generation[0]), header.checksums[0].tolist())
-        true = (key, layer, int(records.generation[number]), records.checksums[number].tolist())
+        said = (int(header.key[0]), int(header.layer[0]), int(header.generation[0]), header.checksums[0].tolist(), header.tag[0].tolist())
+        true = (
+            key, layer, int(records.generation[number]), records.checksums[number].tolist(), records.tag[number].tolist()
+        )  # fmt: skip
         if not header.good[0] or said != true:
             found.append(Damage(where, "header", key, layer, place))
         seed = int(seeds[number])

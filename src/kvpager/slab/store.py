@@ -6,10 +6,9 @@ A write is *acknowledged* when its answer is handed out: it then survives the de
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +21,12 @@ from kvpager.core import Ids
 from kvpager.errors import InvariantError, StorageFull, StoreError, TierBusy
 from kvpager.slab.contents import Contents, Stats
 from kvpager.slab.files import Files
-from kvpager.slab.io import Pool, Ticket
+from kvpager.slab.io import Pool, Ticket, Workers
+from kvpager.slab.newkeys import NewKeys
 from kvpager.slab.record import U64, Shape
 from kvpager.slab.scan import Damage
 from kvpager.slab.table import Records
-from kvpager.slab.transfer import Reads, Request, Writes
+from kvpager.slab.transfer import Reads, Request, Wipes, Writes
 
 __all__ = ["SlabStore"]
 
@@ -56,6 +56,12 @@ class SlabStore:
         Of writes under way at most; a single larger one is let through when nothing else is.
     files : Files, optional
         The file layer.
+    tag_bytes : int
+        Of what the caller wants to stand beside each record.
+    workers : Workers, optional
+        I/O threads shared with other stores, in place of `threads` of its own.
+    wake : callable, optional
+        Called by an I/O thread when there is an answer.
 
     Attributes
     ----------
@@ -65,6 +71,8 @@ class SlabStore:
         As given.
     stats : Stats
         What it did and what it met.
+    new_keys : callable
+        Given a count, returns keys that no block of this store has had, nor will have after a crash.
 
     Raises
     ------
@@ -78,21 +86,19 @@ class SlabStore:
     def __init__(
         self, path: str | PathLike[str], *, parts: int, part_bytes: int, layers: int, fingerprint: str, capacity_bytes: int,
         slab_bytes: int = 64 << 20, threads: int = 4, queue_bytes: int = 64 << 20, files: Files | None = None,
+        tag_bytes: int = 0, workers: Workers | None = None, wake: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        self.shape, self.capacity_bytes, self.stats = (
-            Shape(parts, part_bytes, layers, slab_bytes, fingerprint),
-            capacity_bytes,
-            Stats(),
-        )
+        self.shape = Shape(parts, part_bytes, layers, slab_bytes, fingerprint, tag_bytes)
+        self.capacity_bytes, self.stats = capacity_bytes, Stats()
         self.shape.check()
         if capacity_bytes < slab_bytes:
             raise StoreError(f"a store of {capacity_bytes:,} bytes has no room for a slab of {slab_bytes:,}: give it more")
         self._contents = Contents(Path(path), self.shape, capacity_bytes, threads, files or Files(), self.stats)
         self._disk = self._contents.disk
-        self._pool = Pool(threads, self._disk.scratch_bytes)
+        self._pool = Pool(threads, self._disk.scratch_bytes, workers, wake)
         self._queue_bytes = queue_bytes
-        self._next_ticket = self._counter = 0
-        self._epoch = self._new_epoch()
+        self._next_ticket = 0
+        self.new_keys = NewKeys(self._contents.table.keys)
         self._open: dict[int, Ticket] = {}
         self._asked: dict[int, Request] = {}  # while the index is only a hint: to be read again if it misled
         self._answers: dict[int, NDArray[np.bool_]] = {}
@@ -131,18 +137,10 @@ class SlabStore:
         """Payload that is held of the blocks `keys`."""
         return self._contents.table.count(keys) * self.shape.payload_bytes
 
-    def new_keys(self, count: int) -> U64:
-        """Return uint64 [count] keys that no block of this store has had, nor will have after a crash.
-
-        A random number drawn when the store was opened, and a counter.
-        """
-        if self._counter + count > 1 << 32:
-            self._epoch, self._counter = self._new_epoch(), 0
-        first = (self._epoch << 32) + self._counter
-        self._counter += count
-        return np.arange(first, first + count, dtype=np.uint64)
-
-    def write(self, keys: U64, layers: NDArray[np.int32], memory: NDArray[np.uint8], slots: NDArray[np.int32]) -> int:
+    def write(
+        self, keys: U64, layers: NDArray[np.int32], memory: NDArray[np.uint8], slots: NDArray[np.int32],
+        tags: NDArray[np.uint8] | None = None,
+    ) -> int:  # fmt: skip
         """Start to write records, and return the ticket.
 
         Parameters
@@ -155,6 +153,8 @@ class SlabStore:
             Where the parts are; unchanged until the answer.
         slots : int32 [records, parts]
             Which slot each part is in.
+        tags : uint8 [records, tag_bytes], optional
+            What stands beside each record; zeros if not given.
 
         Raises
         ------
@@ -180,7 +180,10 @@ class SlabStore:
         generation = self._contents.generation = self._contents.generation + 1
         if self._contents.hinted:
             self._forgotten.difference_update(keys.tolist())
-        return self._start(Writes(self._number(), self._disk, memory, slots, keys.copy(), layers.copy(), places, generation))
+        tags = np.zeros((len(keys), self.shape.tag_bytes), np.uint8) if tags is None else tags
+        return self._start(
+            Writes(self._number(), self._disk, memory, slots, keys.copy(), layers.copy(), places, generation, tags)
+        )
 
     def read(self, keys: U64, layers: NDArray[np.int32], parts: Ids, memory: NDArray[np.uint8], slots: Ids) -> int:
         """Start to read units into slots, and return the ticket. A unit that is answered with False may hold anything.
@@ -354,6 +357,9 @@ class SlabStore:
                 failure = ticket.failure
             if isinstance(ticket, Writes):
                 self._install(ticket)
+            elif isinstance(ticket, Wipes):
+                self._contents.wiped(ticket.places)
+                self._free(ticket.places[ticket.ok])
             elif isinstance(ticket, Reads) and not ticket.ok[ticket.held].all():
                 wrong.append(ticket)
                 continue
@@ -369,7 +375,7 @@ class SlabStore:
             self.stats.read_bytes += good * self.shape.part_bytes
             self.stats.checksum_failures += int(np.count_nonzero(~ticket.ok[ticket.held]))
             self._asked.pop(ticket.number, None)
-        else:
+        elif isinstance(ticket, Writes):
             self.stats.written_records += good
             self.stats.written_bytes += good * self.shape.payload_bytes
         del self._open[ticket.number]
@@ -381,7 +387,7 @@ class SlabStore:
         if self._cut:
             alive &= [self._cut.get(key, -1) < ticket.generation for key in ticket.keys.tolist()]
         generations = np.full(len(alive), ticket.generation, np.uint64)
-        records = Records(ticket.keys, ticket.layers, ticket.places, generations, ticket.checksums)
+        records = Records(ticket.keys, ticket.layers, ticket.places, generations, ticket.checksums, ticket.tags)
         self._contents.install(records.some(alive))
         self._free(ticket.places[~alive])
         if not any(isinstance(other, Writes) and other is not ticket for other in self._open.values()):
@@ -391,10 +397,3 @@ class SlabStore:
         """Give `places` back when nothing that is under way can touch them."""
         if len(places):
             self._freed.append((self._next_ticket, places))
-
-    def _new_epoch(self) -> int:
-        """A number above 0 below 2^32 that no key of the store begins with."""
-        taken = set((self._contents.table.keys() >> np.uint64(32)).tolist())
-        while (epoch := secrets.randbelow((1 << 32) - 1) + 1) in taken:
-            pass
-        return epoch

@@ -17,24 +17,24 @@ Places = NDArray[np.int64]
 
 
 class Records(NamedTuple):
-    """Some records, one entry each; `checksums` [records, parts]."""
+    """Some records, one entry each; `checksums` [records, parts], `tag` [records, tag_bytes]."""
 
     key: U64
     layer: NDArray[np.int32]
     place: Places
     generation: U64
     checksums: U64
+    tag: NDArray[np.uint8]
 
     def some(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Records:
         """The chosen ones."""
-        key, layer, place, generation, checksums = self
-        return Records(key[chosen], layer[chosen], place[chosen], generation[chosen], checksums[chosen])
+        return Records(*(column[chosen] for column in self))
 
     def digest(self) -> int:
         """One number for what they say, whatever their order."""
         with np.errstate(over="ignore"):
             row = mixed(mixed(mixed(self.key) + self.layer.astype(np.uint64)) + self.generation) + self.place.astype(np.uint64)
-            for column in self.checksums.T:
+            for column in (*self.checksums.T, *np.ascontiguousarray(self.tag).view(np.uint64).T):
                 row = mixed(row) + column
             return int(mixed(row).sum(dtype=np.uint64)) if len(row) else 0
 
@@ -44,12 +44,12 @@ class Table:
 
     Parameters
     ----------
-    layers, parts : int
+    layers, parts, tag_bytes : int
         Of a block, and of a record.
     """
 
-    def __init__(self, layers: int, parts: int) -> None:
-        self.layers, self.parts = layers, parts
+    def __init__(self, layers: int, parts: int, tag_bytes: int = 0) -> None:
+        self.layers, self.parts, self._tag_bytes = layers, parts, tag_bytes
         self.records = 0
         self._rows: dict[int, int] = {}
         self._spare: list[int] = []
@@ -58,6 +58,7 @@ class Table:
         self._generation = np.zeros((0, layers), np.uint64)
         self._seed = np.zeros((0, layers), np.uint64)
         self._checksums = np.zeros((0, layers, parts), np.uint64)
+        self._tag = np.zeros((0, layers, tag_bytes), np.uint8)
 
     def find(self, keys: U64, layers: NDArray[np.int32]) -> Places:
         """Return the place of each record (key, layer); -1: none."""
@@ -99,6 +100,7 @@ class Table:
             self._generation[row, layer] = records.generation[number]
             self._seed[row, layer] = seeds[number]
             self._checksums[row, layer] = records.checksums[number]
+            self._tag[row, layer] = records.tag[number]
         return np.array(lost, np.int64)
 
     def drop(self, keys: list[int]) -> Places:
@@ -126,7 +128,10 @@ class Table:
         place = self._place[row, layer]
         order = np.argsort(place)
         row, layer, place = row[order], layer[order], place[order]
-        return Records(self._key[row], layer.astype(np.int32), place, self._generation[row, layer], self._checksums[row, layer])
+        return Records(
+            self._key[row], layer.astype(np.int32), place, self._generation[row, layer], self._checksums[row, layer],
+            self._tag[row, layer],
+        )  # fmt: skip
 
     def _new_row(self, key: int) -> int:
         if not self._spare:
@@ -137,6 +142,7 @@ class Table:
             self._generation = np.concatenate([self._generation, np.zeros((room, self.layers), np.uint64)])
             self._seed = np.concatenate([self._seed, np.zeros((room, self.layers), np.uint64)])
             self._checksums = np.concatenate([self._checksums, np.zeros((room, self.layers, self.parts), np.uint64)])
+            self._tag = np.concatenate([self._tag, np.zeros((room, self.layers, self._tag_bytes), np.uint8)])
             self._spare = list(range(used + room - 1, used - 1, -1))
         row = self._spare.pop()
         self._rows[key], self._key[row] = row, key

@@ -19,7 +19,7 @@ from kvpager.slab.files import PAGE_BYTES, Buffer, Files, aligned, read_fully, w
 from kvpager.slab.io import Ticket
 from kvpager.slab.record import U64, Shape, seeds_of, write_header
 
-__all__ = ["Disk", "Reads", "Request", "Writes"]
+__all__ = ["Disk", "Reads", "Request", "Wipes", "Writes"]
 
 MOST_RUN_BYTES = 1 << 20
 """Neighbouring records move together up to this; one record always does."""
@@ -237,6 +237,8 @@ class Writes(Ticket):
         Free places, ascending.
     generation : int
         Of all of them.
+    tags : uint8 [records, tag_bytes]
+        What stands beside them.
 
     Attributes
     ----------
@@ -246,11 +248,11 @@ class Writes(Ticket):
 
     def __init__(
         self, number: int, disk: Disk, memory: NDArray[np.uint8], slots: NDArray[np.int32], keys: U64,
-        layers: NDArray[np.int32], places: NDArray[np.int64], generation: int,
+        layers: NDArray[np.int32], places: NDArray[np.int64], generation: int, tags: NDArray[np.uint8],
     ) -> None:  # fmt: skip
         super().__init__(number, len(keys))
         self._disk, self._memory, self._flat = disk, memory, memory.data.cast("B")
-        self.keys, self.layers, self.places, self.generation = keys, layers, places, generation
+        self.keys, self.layers, self.places, self.generation, self.tags = keys, layers, places, generation, tags
         self.checksums = np.zeros(slots.shape, np.uint64)
         self.queued_bytes = len(keys) * disk.record_bytes
         self._slots = slots
@@ -323,8 +325,36 @@ class Writes(Ticket):
         sums = [xxh3_64_intdigest(part, (seed + number) & _U64) for number, part in enumerate(parts)]
         self.checksums[record] = sums
         key, layer = self._names[record]
-        write_header(header, self._disk.identity, key, layer, self.generation, sums, self._disk.payload_bytes)
+        tag = self.tags[record].tobytes()
+        write_header(header, self._disk.identity, key, layer, self.generation, sums, self._disk.payload_bytes, tag)
 
 
+class Wipes(Ticket):
+    """A request to overwrite the headers of records that were dropped: after that no scan finds them.
+
+    Parameters
+    ----------
+    number : int
+        See `Ticket`.
+    disk : Disk
+        Where.
+    places : int64
+        Of the records.
+    """
+
+    def __init__(self, number: int, disk: Disk, places: NDArray[np.int64]) -> None:
+        super().__init__(number, len(places))
+        self._disk, self.places = disk, places
+        self.jobs = -(-len(places) // _WIPED_TOGETHER)
+
+    def run(self, job: int, scratch: NDArray[np.uint8]) -> None:
+        """Wipe some of them."""
+        first = job * _WIPED_TOGETHER
+        for number, place in enumerate(self.places[first : first + _WIPED_TOGETHER].tolist(), first):
+            self._disk.wipe([place])
+            self.ok[number] = True
+
+
+_WIPED_TOGETHER = 16
 _ZEROS = memoryview(bytes(PAGE_BYTES))
 _U64 = (1 << 64) - 1
