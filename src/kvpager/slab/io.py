@@ -138,10 +138,13 @@ class Pool:
             if not ticket.jobs:
                 self._done.append(ticket)
                 self._finished.notify_all()
-                return
-            self.queued_bytes += ticket.queued_bytes
-            self._open.add(ticket.number)
-        self._workers.take_on(self, ticket)
+            else:
+                self.queued_bytes += ticket.queued_bytes
+                self._open.add(ticket.number)
+        if ticket.jobs:
+            self._workers.take_on(self, ticket)
+        elif self._wake is not None:
+            self._wake()
 
     def job_done(self, ticket: Ticket) -> None:
         """Count one job of `ticket` as done."""

@@ -1,0 +1,154 @@
+"""What a caller asks, and how it learns the answer: a request for several blocks, answered one by one.
+
+A caller's memory is touched under its request's lock only, and never again once the caller has given up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvpager.errors import BadInput
+
+__all__ = ["Job", "Request", "bytes_of"]
+
+Bytes = NDArray[np.uint8]
+
+
+class Request:
+    """One call of a caller.
+
+    Parameters
+    ----------
+    count : int
+        Blocks that are to be answered for.
+
+    Attributes
+    ----------
+    ok : bool [count]
+        The answers; False till they are in.
+    result : object
+        Of calls about other things than blocks.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.ok = np.zeros(count, np.bool_)
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.lock = threading.Lock()
+        self.given_up = False
+        self._left = count
+        self._answered = np.zeros(count, np.bool_)
+        self._finished = threading.Event()
+        if not count:
+            self._finished.set()
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is answered."""
+        return self._finished.is_set()
+
+    @property
+    def unanswered(self) -> list[int]:
+        """Numbers of the blocks that are not answered for."""
+        return np.flatnonzero(~self._answered).tolist()
+
+    def answer(self, number: int, ok: bool) -> bool:
+        """Answer for one block; False if nobody waits any longer."""
+        with self.lock:
+            if self.given_up:
+                return False
+            self.ok[number], self._answered[number] = ok, True
+            self._left -= 1
+            if not self._left:
+                self._finished.set()
+        return True
+
+    def fail(self, error: Exception) -> int:
+        """Answer everything with an error, which the caller gets; return how many blocks were not answered for."""
+        with self.lock:
+            left = 0 if self.given_up else self._left
+            self.error, self.given_up = self.error or error, True
+            self._finished.set()
+        return left
+
+    def wait(self, seconds: float) -> int:
+        """Wait until all is answered, `seconds` at most; return how many were not, and give those up.
+
+        Raises
+        ------
+        Exception
+            What `fail` was given.
+        """
+        self.finishes(seconds)
+        late = self.give_up()
+        if self.error is not None:
+            raise self.error
+        return late
+
+    def finishes(self, seconds: float) -> bool:
+        """Wait until all is answered, `seconds` at most; return whether it is. Nothing is given up."""
+        return self._finished.wait(min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+    def give_up(self) -> int:
+        """Say that nobody waits any longer; return how many blocks were not answered for. Those stay False."""
+        with self.lock:
+            late = 0 if self._finished.is_set() or self.given_up else self._left
+            self.given_up = self.given_up or late > 0
+        if late:
+            self._finished.set()
+        return late
+
+
+class Job:
+    """One block of a request.
+
+    Parameters
+    ----------
+    request : Request
+        Whose.
+    number : int
+        Which of its blocks.
+    digest : bytes
+        The block's name.
+    memory : uint8, optional
+        The caller's, to read into or to write from.
+    """
+
+    __slots__ = ("digest", "memory", "number", "request")
+
+    def __init__(self, request: Request, number: int, digest: bytes, memory: Bytes) -> None:
+        self.request, self.number, self.digest, self.memory = request, number, digest, memory
+
+    def answer(self, ok: bool) -> bool:
+        """Answer for the block; False if nobody waits any longer."""
+        return self.request.answer(self.number, ok)
+
+    def with_memory(self, do: Callable[[Bytes], None]) -> bool:
+        """Let `do` have the caller's memory; False if it is not to be had any longer."""
+        with self.request.lock:
+            if self.request.given_up:
+                return False
+            do(self.memory)
+        return True
+
+
+def bytes_of(buffer: Any, *, writable: bool) -> Bytes:
+    """Return the memory of `buffer` as uint8 [bytes], not copied.
+
+    Raises
+    ------
+    BadInput
+        If it is no contiguous memory, or may not be written.
+    """
+    try:
+        view = memoryview(buffer)
+    except TypeError as error:
+        raise BadInput(f"a {type(buffer).__name__} is no buffer: give bytes, a bytearray or a NumPy array") from error
+    if not view.c_contiguous or (writable and view.readonly):
+        raise BadInput(f"a buffer of {view.nbytes:,} bytes is {'read-only' if view.c_contiguous else 'not contiguous'}: copy it")
+    return np.frombuffer(view.cast("B"), np.uint8) if view.nbytes else np.zeros(0, np.uint8)

@@ -1,0 +1,225 @@
+"""Where the next block goes, and what leaves for it.
+
+For each block that is to be written, in this order:
+
+1. its tenant's quota: the tenant's own blocks leave;
+2. above the high watermark, blocks leave until the low one is reached;
+3. a place of its size: a free one, a new slab if the bound allows it, else the block that is next to leave goes. If that one
+   is of another size, its whole slab goes, with all that stands behind its blocks, and a slab of the new size takes its room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+
+import numpy as np
+
+from kvpager.errors import StorageFull, StoreError, TierBusy
+from kvpager.store.catalogue import Catalogue
+from kvpager.store.entry import Entry
+from kvpager.store.rack import Rack
+from kvpager.store.requests import Job
+from kvpager.store.shelf import Shelf
+
+__all__ = ["Room"]
+
+YES, LATER, NEVER = "yes", "later", "never"
+
+
+class Room:
+    """Makes room under the store's bound.
+
+    Parameters
+    ----------
+    rack, catalogue : Rack, Catalogue
+        What there is.
+    low, high : float
+        Watermarks, shares of the capacity.
+    quotas : dict of bytes to int
+        Bytes on disk by tenant's id; who is not in it has none of its own.
+
+    Attributes
+    ----------
+    waiting : deque
+        What is to be written, in order.
+    retired : list of Entry
+        Replaced blocks that still have their place, because what replaced them is not durable.
+    reserved_bytes : int
+        On disk, of what is being written; `reserved` by tenant.
+    evicted : int
+        Blocks that left.
+    """
+
+    def __init__(self, rack: Rack, catalogue: Catalogue, low: float, high: float, quotas: Mapping[bytes, int]) -> None:
+        self._rack, self._catalogue, self._quotas = rack, catalogue, quotas
+        self._low_bytes, self._high_bytes = int(low * rack.capacity), int(high * rack.capacity)
+        self.waiting: deque[tuple[Job, Entry]] = deque()
+        self.retired: list[Entry] = []
+        self.reserved_bytes = self.evicted = 0
+        self.reserved: Counter[bytes] = Counter()
+        self._disk_full = False
+
+    def start_writes(self) -> list[tuple[Job, Entry]]:
+        """Begin what can begin, in order; return those for which there will be no room."""
+        refused = []
+        while self.waiting:
+            job, entry = self.waiting[0]
+            try:
+                verdict = NEVER if job.request.given_up else self._for(entry)
+            except (OSError, StoreError):  # what must be written before anything may change cannot be: a read-only disk
+                verdict = NEVER
+            if verdict == LATER:
+                break
+            self.waiting.popleft()
+            if verdict == NEVER:
+                refused.append((job, entry))
+                continue
+            if not self._start(job, entry, refused):
+                break
+        return refused
+
+    def _start(self, job: Job, entry: Entry, refused: list[tuple[Job, Entry]]) -> bool:
+        """Begin to write a block that has a place; False: it must wait after all."""
+        shelf = self._rack.shelves[entry.size]
+        try:
+            begun = shelf.start_writes([(job, entry)])
+        except TierBusy:
+            self.waiting.appendleft((job, entry))
+            return False
+        except StorageFull:
+            self._disk_full = True
+            self.waiting.appendleft((job, entry))
+            return True
+        except OSError:
+            begun = []
+        if begun:
+            self.reserved_bytes += entry.disk_bytes
+            self.reserved[entry.tenant] += entry.disk_bytes
+        else:
+            refused.append((job, entry))
+        return True
+
+    def let_go_replaced(self) -> None:
+        """Make everything durable, then wipe what was replaced."""
+        self._rack.sync()
+        retired, self.retired = self.retired, []
+        for entry in retired:
+            self._rack.shelves[entry.size].wipe([entry.key], lambda sure: None)
+
+    def shrink(self) -> None:
+        """Evict until the store is within its bound, after it was opened with a smaller one."""
+        while self._rack.disk_bytes > self._rack.capacity:
+            if self.retired:
+                self.let_go_replaced()
+            victim = self._catalogue.victim()
+            if victim is not None and not self._empty_a_slab(victim):
+                self.evict(victim)
+            for shelf in self._rack.shelves.values():
+                shelf.store.drain()
+                shelf.finished()
+            before = self._rack.disk_bytes
+            self._take_back(0)
+            if victim is None and self._rack.disk_bytes == before:
+                return
+
+    def take_back(self) -> None:
+        """Delete all slabs that hold nothing."""
+        self._take_back(0)
+
+    def evict(self, entry: Entry) -> None:
+        """Let a block go."""
+        self._catalogue.remove(entry, evicted=True)
+        self._rack.shelves[entry.size].wipe([entry.key], lambda sure: None)
+        self.evicted += 1
+
+    def _for(self, entry: Entry) -> str:
+        """Whether `entry` can be written now, later or never."""
+        need, tenant, quota = entry.disk_bytes, entry.tenant, self._quotas.get(entry.tenant)
+        if self._rack.slab_bytes(entry.size) > self._rack.capacity - self._rack.set_aside_bytes:
+            return NEVER
+        while quota is not None and self._catalogue.tenant_bytes[tenant] + self.reserved[tenant] + need > quota:
+            victim = self._catalogue.victim(tenant)
+            if victim is None:
+                return LATER if self.reserved[tenant] and need <= quota else NEVER
+            self.evict(victim)
+        used = self._catalogue.used_bytes + self.reserved_bytes + need
+        if used > self._high_bytes:
+            while self._catalogue.used_bytes + self.reserved_bytes + need > self._low_bytes:
+                victim = self._catalogue.victim()
+                if victim is None:
+                    break
+                self.evict(victim)
+        return self._place_for(entry.size)
+
+    def _place_for(self, size: int) -> str:
+        while True:
+            shelf = self._rack.shelves.get(size)
+            if shelf is not None and shelf.store.free:
+                return YES if shelf.batch(deque([None])) else LATER  # type: ignore[list-item]
+            if not self._disk_full and (self._rack.has_room(size) or self._take_back(size)):
+                return self._grow(shelf, size)
+            if any(other.store.coming or other.busy for other in self._rack.shelves.values()):
+                return LATER
+            if self.retired:
+                try:
+                    self.let_go_replaced()
+                except StoreError:
+                    return NEVER
+                continue
+            if self._disk_full and self._take_back(size):
+                self._disk_full = False
+                continue
+            victim = self._catalogue.victim()
+            if victim is not None and victim.size != size and not self._empty_a_slab(victim):
+                victim = self._other_victim(size)
+            elif victim is not None and victim.size == size:
+                self.evict(victim)
+            if victim is None:
+                self._disk_full = False
+                return NEVER
+
+    def _grow(self, shelf: Shelf | None, size: int) -> str:
+        try:
+            if shelf is None:
+                self._rack.new_shelf(size)
+            else:
+                shelf.store.grow(1)
+        except StorageFull:
+            self._disk_full = True
+            return self._place_for(size)
+        if shelf is not None and not shelf.batch(deque([None])):  # type: ignore[list-item]
+            return LATER
+        return YES
+
+    def _other_victim(self, size: int) -> Entry | None:
+        """Evict a block of this very size, if the one that is next cannot make room; None: there is none."""
+        mine = [entry for entry in self._catalogue if entry.size == size]
+        for entry in sorted(mine, key=lambda entry: entry.sequence):
+            behind = self._catalogue.with_all_behind([entry])
+            if behind is not None:
+                for one in behind:
+                    self.evict(one)
+                return entry
+        return None
+
+    def _empty_a_slab(self, victim: Entry) -> bool:
+        """Evict all blocks of the slab that `victim` is in, and what stands behind them; False if one is pinned."""
+        store = self._rack.shelves[victim.size].store
+        mine = [entry for entry in self._catalogue if entry.size == victim.size]
+        slabs = store.slabs_of(np.array([entry.key for entry in [*mine, victim]], np.uint64))
+        leaving = self._catalogue.with_all_behind([entry for entry, slab in zip(mine, slabs, strict=False) if slab == slabs[-1]])
+        if leaving is None:
+            return False
+        for entry in leaving:
+            self.evict(entry)
+        return True
+
+    def _take_back(self, size: int) -> bool:
+        """Delete slabs that hold nothing, of other sizes than `size`; return whether there is room for one of `size` now."""
+        for shelf in list(self._rack.shelves.values()):
+            if shelf.size != size and not shelf.busy and shelf.store.free >= shelf.store.shape.places:
+                shelf.store.give_back()
+                if not shelf.store.records and shelf.idle:
+                    self._rack.drop_shelf(shelf)
+        return size != 0 and self._rack.has_room(size)
