@@ -1,4 +1,4 @@
-"""The command that looks after a backing store: what is in it, whether it is sound, what nobody needs."""
+"""The command that looks after a store, the live cache's or a block store: what is in it, whether it is sound, what nobody needs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ __all__ = ["store"]
 
 @app.command(epilog="Example: kvpager store verify kv-store")
 def store(
-    action: Annotated[str, typer.Argument(metavar="info|verify|gc", help="What to do.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that was given as --store.")],
+    action: Annotated[str, typer.Argument(metavar="info|verify|gc|top", help="What to do.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that was given as --store, or a block store's.")],
     json: Json = False,
 ) -> None:
-    """Look after a backing store that no process is using.
+    """Look after a live cache's store that no process is using, or after a block store (kvpager.store), in use or not.
 
     info shows its size and its sessions. verify reads everything back and ends with exit code 1 if anything is damaged or
-    missing. gc removes the blocks that no session in DIR/sessions needs, and the files that are empty then.
+    missing. gc removes the blocks that no session in DIR/sessions needs, and the files that are empty then; of a block store,
+    files that are empty or were set aside. top shows a block store's largest tenants and namespaces, and the blocks read most.
     """
-    actions = {"info": _info, "verify": _verify, "gc": _gc}
+    actions = {"info": _info, "verify": _verify, "gc": _gc, "top": _top}
+    if action in actions and folder.is_dir() and not list(folder.glob("slab-*.kv")):
+        from kvpager.cli.blocks import block_actions
+
+        actions = block_actions(folder) or actions
     if action not in actions:
         raise BadInput(f"unknown action {action!r}: choose among {', '.join(actions)}")
     document, lines, sound = actions[action](folder)
@@ -116,6 +121,10 @@ def _gc(folder: Path) -> _Result:
         *store.stats.notices,
     ]
     return document, lines, True
+
+
+def _top(folder: Path) -> _Result:
+    raise BadInput(f"{str(folder)!r} is no block store, and only of one 'top' can tell: see 'kvpager store info'")
 
 
 def _tokens(count: int | None) -> str:

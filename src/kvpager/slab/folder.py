@@ -120,6 +120,11 @@ class Folder:
             self._lock = -1
 
     @property
+    def lock_fd(self) -> int:
+        """Descriptor of the lock; negative when it is given back."""
+        return self._lock
+
+    @property
     def _flags(self) -> int:
         return os.O_RDWR | (os.O_DIRECT if self.direct else 0)
 

@@ -54,6 +54,11 @@ class TaggedStore(SlabStore):
         self._believed = self._contents.hinted
 
     @property
+    def lock_fd(self) -> int:
+        """Descriptor of the directory's lock."""
+        return self._contents.folder.lock_fd
+
+    @property
     def free(self) -> int:
         """Places that can be written now."""
         self._settle()

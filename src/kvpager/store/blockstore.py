@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.errors import BadInput
+from kvpager.errors import BadInput, StoreError
 from kvpager.store.entry import BlockInfo
 from kvpager.store.keys import Names, Namespace
 from kvpager.store.requests import Bytes, Request, bytes_of
@@ -233,6 +233,20 @@ class BlockStore:
         found: dict[str, Any] = self._result(self._backend.document(), {}, deadline_s)
         return found
 
+    def verify(self, deadline_s: float | None = None) -> list[list[str]]:
+        """Read everything back; return what is damaged, each as where and what.
+
+        Raises
+        ------
+        StoreError
+            If that is not done by the deadline.
+        """
+        return list(self._sure(self._backend.verify(), "read back", deadline_s))
+
+    def sweep(self, deadline_s: float | None = None) -> int:
+        """Delete what was set aside and files that hold nothing; return the bytes given back. Raises as `verify`."""
+        return int(self._sure(self._backend.sweep(), "swept", deadline_s))
+
     def close(self) -> None:
         """Finish what is under way, make it durable, and give the directory back."""
         for ticket in list(self._open):
@@ -246,6 +260,11 @@ class BlockStore:
 
     def _result(self, request: Request, otherwise: Any, deadline_s: float | None) -> Any:
         return otherwise if request.wait(self._seconds(deadline_s)) else request.result
+
+    def _sure(self, request: Request, what: str, deadline_s: float | None) -> Any:
+        if request.wait(self._seconds(deadline_s)):
+            raise StoreError(f"the store could not be {what} by the deadline: give it longer, or look at its disk")
+        return request.result
 
     def _put(self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None) -> Request:
         parents = parents or [None] * len(keys)

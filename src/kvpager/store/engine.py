@@ -5,7 +5,9 @@ Whatever a disk does, a caller is back at its deadline: no caller's thread ever 
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -85,8 +87,6 @@ class Engine:
         try:
             self._rack = Rack(settings.path, settings.capacity, settings.staging_bytes, settings.files, self._wake)
             try:
-                if not self._rack.capacity:
-                    raise StoreError(f"store {str(settings.path)!r} is new: say how many bytes it may take (capacity)")
                 catalogue = Catalogue(settings.make_policy())
                 self._room = Room(self._rack, catalogue, settings.low, settings.high, settings.quotas)
                 self._core = Core(self._rack, catalogue, self.stats, self._room, settings.quarantine_s)
@@ -103,6 +103,7 @@ class Engine:
         self.stats.notices = self._rack.notices
         self._thread = threading.Thread(target=self._run, name="kvpager-store", daemon=True)
         self._thread.start()
+        _OPEN.add(self)
 
     def get(self, digests: list[bytes], memories: list[Bytes]) -> Request:
         """Begin to read blocks into `memories`, each as long as its block."""
@@ -204,12 +205,24 @@ class Engine:
         with self._waiting:
             self._closing = True
             self._waiting.notify()
+        _OPEN.discard(self)
         self._thread.join(min(seconds, threading.TIMEOUT_MAX))
         if self._thread.is_alive():
             raise StoreError("the store could not be closed in time, since its disk does not answer: end the process")
         if self._broken is not None:
             error, self._broken = self._broken, None
             raise error
+
+    def descriptors(self) -> list[int]:
+        """Those that tell other processes that this one is there."""
+        return [self._lock, *(shelf.store.lock_fd for shelf in self._rack.shelves.values())]
+
+    def let_go(self) -> None:
+        """In a child that was forked: its threads are not here, and locks must not live on in it."""
+        for fd in self.descriptors():
+            os.close(fd)
+        self._waiting = threading.Condition()
+        self._broken = StoreError("the store was opened before this process was forked: open it here")
 
     def _document(self) -> dict[str, Any]:
         catalogue, rack = self._core.catalogue, self._rack
@@ -272,3 +285,14 @@ class Engine:
                     self._waiting.wait()
         return True
 
+
+_OPEN: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_OPEN):
+        engine.let_go()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
-from kvpager.errors import BadInput, StoreError
+from kvpager.errors import BadInput
 from kvpager.slab.files import Files
 from kvpager.store.blockstore import BlockStore
-from kvpager.store.engine import Engine, Settings
+from kvpager.store.client import Client
+from kvpager.store.engine import Settings
 from kvpager.store.keys import Namespace, tenant_id
 from kvpager.store.rack import lock
+from kvpager.store.server import Owner
 from kvpager.units import parse_bytes
 
 __all__ = ["open_store"]
@@ -31,9 +33,8 @@ def open_store(
     if not deadline_s > 0:
         raise BadInput(f"deadline_s = {deadline_s}: give seconds above 0")
     fd = lock(settings.path, settings.files)
-    if fd < 0:
-        raise StoreError(f"store {str(path)!r} is in use by another process: end that one, or choose another directory")
-    return BlockStore(Engine(settings, fd), namespace or Namespace(), tenant, deadline_s)
+    backend = Owner(settings, fd) if fd >= 0 else Client(settings, deadline_s)
+    return BlockStore(backend, namespace or Namespace(), tenant, deadline_s)
 
 
 def _bytes(size: int | str, what: str) -> int:

@@ -142,7 +142,10 @@ class Rack:
     def __init__(self, path: Path, capacity: int, staging_bytes: int, files: Files, wake: Callable[[], None]) -> None:
         self.path, self._files, self._staging_bytes, self._wake = path, files, staging_bytes, wake
         marker = Marker.read(path)
-        capacity = capacity or (marker.capacity if marker else 0)
+        there = sum(file.stat().st_size for file in path.glob("size-*/slab-*.kv"))
+        capacity = capacity or (marker.capacity if marker else there)
+        if not capacity:
+            raise StoreError(f"store {str(path)!r} is new: say how many bytes it may take (capacity)")
         about = marker.about_bytes if marker else max(capacity // _SLABS, _LEAST_SLAB_BYTES)
         self.capacity = capacity
         self._marker = Marker(capacity, about)
@@ -234,6 +237,11 @@ class Rack:
         if not folder.is_dir() or not 0 < size <= MOST_BLOCK_BYTES or place_bytes(size) != size:
             self._set_aside(folder, "it is no size of places")
             return
+        fd = self._files.open(folder / "lock", os.O_RDWR | os.O_CREAT)
+        free = self._files.lock(fd)
+        self._files.close(fd)
+        if not free:
+            raise StoreError(f"{str(folder)!r} is in use by another process, though the store is not: end that one")
         for number in slabs_in(folder):
             file = folder / f"slab-{number:05}.kv"
             with open(file, "rb") as slab:
