@@ -122,7 +122,7 @@ def test_slabs_that_changed_names(made, tmp_path):
 def test_slabs_of_two_sizes_that_changed_places_are_set_aside(filled, made):
     swap(filled / "size-00012288" / "slab-00000.kv", filled / "size-00040960" / "slab-00000.kv")
     store = made("filled")
-    assert len(judged(store)) == 8
+    assert len(judged(store)) == 4
     stats = store.stats()
     assert sum("set aside" in notice for notice in stats["notices"]) == 2
     assert stats["set_aside_bytes"] > 100_000
@@ -134,7 +134,7 @@ def test_slabs_of_two_sizes_that_changed_places_are_set_aside(filled, made):
 def test_a_truncated_slab_loses_only_what_was_cut(filled, made):
     slab = filled / "size-00012288" / "slab-00000.kv"
     slab.write_bytes(slab.read_bytes()[: 4096 + 2 * 16384 + 5000])
-    assert len(judged(made("filled"))) == 2
+    assert judged(made("filled")) == [b"7"]
 
 
 @pytest.mark.parametrize("with_index", [True, False])
@@ -145,7 +145,7 @@ def test_what_is_deleted_is_gone_and_nothing_else(filled, made, what, with_index
             index.unlink()
     folder = filled / "size-00012288"
     (folder / "slab-00000.kv").unlink() if what == "slab" else shutil.rmtree(folder)
-    assert sorted(judged(made("filled"))) == sorted(key for key, length in LENGTHS.items() if length == 9000)
+    assert judged(made("filled")) == [b"1", b"4", b"7"] + [b"10"] * (what == "folder")  # a slab has three places
 
 
 def test_an_older_index_is_found_out(made, tmp_path):

@@ -58,7 +58,8 @@ class Room:
         self.retired: list[Entry] = []
         self.reserved_bytes = self.evicted = 0
         self.reserved: Counter[bytes] = Counter()
-        self._disk_full = False
+        self._disk_full = False  # for the block that is looked at, `_for_whom`
+        self._for_whom: Entry | None = None
 
     def start_writes(self) -> list[tuple[Job, Entry]]:
         """Begin what can begin, in order; return those for which there will be no room."""
@@ -135,6 +136,8 @@ class Room:
 
     def _for(self, entry: Entry) -> str:
         """Whether `entry` can be written now, later or never."""
+        if entry is not self._for_whom:
+            self._for_whom, self._disk_full = entry, False
         need, tenant, quota = entry.disk_bytes, entry.tenant, self._quotas.get(entry.tenant)
         if self._rack.slab_bytes(entry.size) > self._rack.capacity - self._rack.set_aside_bytes:
             return NEVER
@@ -157,7 +160,7 @@ class Room:
             shelf = self._rack.shelves.get(size)
             if shelf is not None and shelf.store.free:
                 return YES if shelf.batch(deque([None])) else LATER  # type: ignore[list-item]
-            if not self._disk_full and (self._rack.has_room(size) or self._take_back(size)):
+            if not self._disk_full and (self._rack.has_room(size) or self._take_back(size) and self._rack.has_room(size)):
                 return self._grow(shelf, size)
             if any(other.store.coming or other.busy for other in self._rack.shelves.values()):
                 return LATER
@@ -170,14 +173,20 @@ class Room:
             if self._disk_full and self._take_back(size):
                 self._disk_full = False
                 continue
-            victim = self._catalogue.victim()
-            if victim is not None and victim.size != size and not self._empty_a_slab(victim):
-                victim = self._other_victim(size)
-            elif victim is not None and victim.size == size:
-                self.evict(victim)
-            if victim is None:
-                self._disk_full = False
+            if not self._evict_for(size):
                 return NEVER
+
+    def _evict_for(self, size: int) -> bool:
+        """Let go what is next to leave, so that there is room for a block of `size`; False if nothing may."""
+        victim = self._catalogue.victim()
+        if victim is None:
+            return False
+        if victim.size == size:
+            self.evict(victim)
+            return True
+        if not self._disk_full and self._empty_a_slab(victim):  # on a full disk another may take what a slab gives back
+            return True
+        return self._other_victim(size)
 
     def _grow(self, shelf: Shelf | None, size: int) -> str:
         try:
@@ -192,16 +201,16 @@ class Room:
             return LATER
         return YES
 
-    def _other_victim(self, size: int) -> Entry | None:
-        """Evict a block of this very size, if the one that is next cannot make room; None: there is none."""
+    def _other_victim(self, size: int) -> bool:
+        """Evict a block of this very size, since the one that is next cannot make room; False if there is none."""
         mine = [entry for entry in self._catalogue if entry.size == size]
         for entry in sorted(mine, key=lambda entry: entry.sequence):
             behind = self._catalogue.with_all_behind([entry])
             if behind is not None:
                 for one in behind:
                     self.evict(one)
-                return entry
-        return None
+                return True
+        return False
 
     def _empty_a_slab(self, victim: Entry) -> bool:
         """Evict all blocks of the slab that `victim` is in, and what stands behind them; False if one is pinned."""
@@ -216,10 +225,11 @@ class Room:
         return True
 
     def _take_back(self, size: int) -> bool:
-        """Delete slabs that hold nothing, of other sizes than `size`; return whether there is room for one of `size` now."""
+        """Delete slabs that hold nothing, of other sizes than `size`; return whether there was one."""
+        before = self._rack.disk_bytes
         for shelf in list(self._rack.shelves.values()):
             if shelf.size != size and not shelf.busy and shelf.store.free >= shelf.store.shape.places:
                 shelf.store.give_back()
                 if not shelf.store.records and shelf.idle:
                     self._rack.drop_shelf(shelf)
-        return size != 0 and self._rack.has_room(size)
+        return self._rack.disk_bytes < before
