@@ -1,4 +1,4 @@
-"""What breaks: bits, files, disks, processes, clocks. Nothing wrong is served, nothing acknowledged is lost, nobody waits too long."""
+"""What breaks: bits, files, disks, processes. Nothing wrong is served, nothing acknowledged is lost, nobody waits too long."""
 
 import errno
 import json
@@ -53,7 +53,7 @@ def judged(store):
 @pytest.mark.parametrize("kind", ["payload", "header", "superblock", "index", "marker"])
 @pytest.mark.parametrize("with_index", [True, False])
 def test_flipped_bits_are_never_served(filled, made, tmp_path, kind, with_index):
-    rng = np.random.default_rng(0)
+    rng, refusals = np.random.default_rng(0), []
     for number in range(4):
         name = f"copy{number}"
         shutil.copytree(filled, tmp_path / name)
@@ -70,9 +70,8 @@ def test_flipped_bits_are_never_served(filled, made, tmp_path, kind, with_index)
             (shelf / "index.sqlite").unlink()
         try:
             store = made(name, 4 << 20)
-        except StoreError as error:
-            assert kind == "marker"
-            assert "format" in str(error)  # it says what another version would
+        except StoreError as refusal:
+            refusals.append(str(refusal))
             continue
         lost = judged(store)
         stats = store.stats()
@@ -80,6 +79,8 @@ def test_flipped_bits_are_never_served(filled, made, tmp_path, kind, with_index)
         if kind == "payload":
             assert (stats["failed"], stats["quarantined"], stats["checksum_failures"]) == (1, 1, 1)
         store.close()
+    assert not refusals or kind == "marker"
+    assert all("format" in refusal for refusal in refusals)  # it says what another version would
 
 
 def test_two_payloads_that_changed_places(filled, made):
@@ -356,8 +357,6 @@ def test_what_was_flushed_survives_a_power_cut(tmp_path, seed):
             if durable.get(key) is not None and key not in deleted:
                 assert found is not None, "what was durable is lost"
                 assert payloads.index(found) >= payloads.index(durable[key]), "it fell back behind what was durable"
-            if key in durable and durable[key] is None and payloads and found is not None:
-                assert every[key].index(found) >= 0
 
 
 CHILD = """

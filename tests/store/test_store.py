@@ -133,7 +133,11 @@ def test_the_longest_and_the_shortest(made, length, key):
 
 def test_what_is_too_long_or_no_buffer_is_refused(made):
     store = made()
-    for buffer, word in ((np.zeros((64 << 20) + 1, np.uint8), "67,108,865"), ("text", "str"), (np.zeros((4, 4))[:, 1], "contiguous")):
+    for buffer, word in (
+        (np.zeros((64 << 20) + 1, np.uint8), "67,108,865"),
+        ("text", "str"),
+        (np.zeros((4, 4))[:, 1], "contiguous"),
+    ):
         with pytest.raises(BadInput, match=word):
             store.put(b"k", buffer)
     assert store.put(b"k", np.arange(6, dtype=np.int16).reshape(2, 3))

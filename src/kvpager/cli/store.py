@@ -1,4 +1,4 @@
-"""The command that looks after a store, the live cache's or a block store: what is in it, whether it is sound, what nobody needs."""
+"""The command that looks after a store, the live cache's or a block store: what it holds, if it is sound, what is not needed."""
 
 from __future__ import annotations
 

@@ -151,9 +151,7 @@ class Index:
         if changed is not None:
             records = records.some(np.isin(records.place, changed))
         keys, generations = records.key.view(np.int64).tolist(), records.generation.view(np.int64).tolist()
-        blobs = [
-            sums.tobytes() + tag.tobytes() for sums, tag in zip(records.checksums.astype("<u8"), records.tag, strict=True)
-        ]
+        blobs = [sums.tobytes() + tag.tobytes() for sums, tag in zip(records.checksums.astype("<u8"), records.tag, strict=True)]
         rows = zip(records.place.tolist(), keys, records.layer.tolist(), generations, blobs, strict=True)
         with database:
             if changed is None:

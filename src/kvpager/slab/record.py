@@ -6,7 +6,9 @@ A slab file is a superblock page and then places of equal size. A place holds on
                   length of the tag, one checksum a part, the tag, and in its last 8 bytes the checksum of the page
     parts         [parts, part_bytes], then zeros up to the next page
 
-A tag is what the store's owner wants to find again beside a record; it means nothing here. A part's checksum is xxh3_64 seeded with (key, layer, generation, part): a right part in the wrong place is a wrong part.
+A tag is what the store's owner wants to find again beside a record; it means nothing here.
+
+A part's checksum is xxh3_64 seeded with (key, layer, generation, part): a right part in the wrong place is a wrong part.
 All numbers are little-endian.
 """
 

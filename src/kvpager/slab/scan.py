@@ -97,7 +97,13 @@ def _verify(disk: Disk, records: Records, where_of: Callable[[int], str]) -> lis
             found.append(Damage(where, f"cannot be read ({error.strerror})", key, layer, place))
             continue
         header = read_headers(room[None, :PAGE_BYTES], shape, disk.identity)
-        said = (int(header.key[0]), int(header.layer[0]), int(header.generation[0]), header.checksums[0].tolist(), header.tag[0].tolist())
+        said = (
+            int(header.key[0]),
+            int(header.layer[0]),
+            int(header.generation[0]),
+            header.checksums[0].tolist(),
+            header.tag[0].tolist(),
+        )
         true = (
             key, layer, int(records.generation[number]), records.checksums[number].tolist(), records.tag[number].tolist()
         )  # fmt: skip

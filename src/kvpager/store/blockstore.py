@@ -178,9 +178,7 @@ class BlockStore:
             raise BadInput(f"a pin of {seconds} seconds: give a number from 0 on")
         return bool(self._result(self._backend.pin(self.digest(key), seconds), False, deadline_s))
 
-    def submit_put(
-        self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None = None
-    ) -> int:
+    def submit_put(self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None = None) -> int:
         """Begin to keep blocks; return the ticket. The buffers must not change until it is answered or given up."""
         return self._ticket(self._put(keys, buffers, parents), [])
 

@@ -64,9 +64,7 @@ class Client:
             self._later(request, lambda some=some: self._get(some))  # type: ignore[misc]
         return request
 
-    def put(
-        self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes
-    ) -> Request:
+    def put(self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes) -> Request:
         """See `Engine`."""
         if (owner := self._here()) is not None:
             return owner.put(digests, memories, parents, tenant, namespace)
@@ -195,7 +193,9 @@ class Client:
         while True:
             with self._lock:
                 link = self._idle.pop() if self._idle else None
-            link = link or self._reach(deadline) or connect(self._settings.path, self._deadline_s)  # to itself, if it is the owner
+            link = (
+                link or self._reach(deadline) or connect(self._settings.path, self._deadline_s)
+            )  # to itself, if it is the owner
             try:
                 left = max(deadline - time.monotonic(), 0.01)
                 link.settimeout(left + 1)

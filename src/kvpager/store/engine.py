@@ -96,9 +96,7 @@ class Engine:
         except BaseException as error:
             self._files.close(lock)
             if isinstance(error, OSError) and not isinstance(error, StoreError):
-                raise StoreError(
-                    f"store {str(settings.path)!r} cannot be opened ({error.strerror}): check the disk"
-                ) from error
+                raise StoreError(f"store {str(settings.path)!r} cannot be opened ({error.strerror}): check the disk") from error
             raise
         self.stats.notices = self._rack.notices
         self._thread = threading.Thread(target=self._run, name="kvpager-store", daemon=True)
@@ -111,9 +109,7 @@ class Engine:
         jobs = [Job(request, number, *both) for number, both in enumerate(zip(digests, memories, strict=True))]
         return self._post(request, lambda: self._core.get(jobs))
 
-    def put(
-        self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes
-    ) -> Request:
+    def put(self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes) -> Request:
         """Begin to write blocks; `parents` are digests or empty."""
         request = Request(len(digests))
         jobs = [Job(request, number, *both) for number, both in enumerate(zip(digests, memories, strict=True))]
@@ -147,7 +143,8 @@ class Engine:
         """Ask for all blocks."""
         return self.ask(
             lambda: [
-                BlockInfo(one.digest, one.parent, one.tenant, one.namespace, one.length, one.reads) for one in self._core.catalogue
+                BlockInfo(one.digest, one.parent, one.tenant, one.namespace, one.length, one.reads)
+                for one in self._core.catalogue
             ]
         )
 

@@ -93,7 +93,9 @@ def entries_of(records: Records, size: int) -> tuple[list[Entry], list[int]]:
     found, wrong = [], []
     for key, tag in zip(records.key.tolist(), tags, strict=True):
         digest, parent, tenant, namespace = (tag[name].tobytes() for name in ("digest", "parent", "tenant", "namespace"))
-        entry = Entry(digest, b"" if parent == _NONE else parent, tenant, namespace, int(tag["length"]), int(tag["sequence"]), key)
+        entry = Entry(
+            digest, b"" if parent == _NONE else parent, tenant, namespace, int(tag["length"]), int(tag["sequence"]), key
+        )
         if entry.size == size and entry.sequence:
             found.append(entry)
         else:

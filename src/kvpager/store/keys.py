@@ -63,8 +63,8 @@ class Namespace:
         """Check the numbers."""
         if not 0 <= self.rank < self.ranks or self.block_tokens < 0:
             raise BadInput(
-                f"namespace: rank {self.rank} of {self.ranks}, blocks of {self.block_tokens} tokens: count ranks from 0, and give "
-                f"0 tokens or more"
+                f"namespace: rank {self.rank} of {self.ranks}, blocks of {self.block_tokens} tokens: count ranks from 0, and "
+                f"give 0 tokens or more"
             )
 
     @property

@@ -25,10 +25,9 @@ def open_store(
     staging_bytes: int, files: Files | None,
 ) -> BlockStore:  # fmt: skip
     """See `kvpager.store.open`."""
+    most = {tenant_id(name): _bytes(size, "quota") for name, size in (quotas or {}).items()}
     settings = Settings(
-        Path(path), _bytes(capacity, "capacity"), policy,
-        {tenant_id(name): _bytes(most, "quota") for name, most in (quotas or {}).items()}, *watermarks, quarantine_s, staging_bytes,
-        files or Files(),
+        Path(path), _bytes(capacity, "capacity"), policy, most, *watermarks, quarantine_s, staging_bytes, files or Files()
     )  # fmt: skip
     if not deadline_s > 0:
         raise BadInput(f"deadline_s = {deadline_s}: give seconds above 0")

@@ -64,8 +64,8 @@ class Marker:
             return None
         if said.get("format") != _FORMAT:
             raise StoreError(
-                f"block store {str(path)!r} has format {said.get('format')!r}, this version of kvpager reads {_FORMAT}: use another "
-                f"directory"
+                f"block store {str(path)!r} has format {said.get('format')!r}, this version of kvpager reads {_FORMAT}: use "
+                f"another directory"
             )
         return marker if marker and marker.about_bytes >= PAGE_BYTES else None
 

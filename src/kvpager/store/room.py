@@ -160,7 +160,7 @@ class Room:
             shelf = self._rack.shelves.get(size)
             if shelf is not None and shelf.store.free:
                 return YES if shelf.batch(deque([None])) else LATER  # type: ignore[list-item]
-            if not self._disk_full and (self._rack.has_room(size) or self._take_back(size) and self._rack.has_room(size)):
+            if not self._disk_full and (self._rack.has_room(size) or (self._take_back(size) and self._rack.has_room(size))):
                 return self._grow(shelf, size)
             if any(other.store.coming or other.busy for other in self._rack.shelves.values()):
                 return LATER
