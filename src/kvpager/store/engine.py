@@ -236,7 +236,8 @@ class Engine:
     def _post(self, request: Request, do: Callable[[], None]) -> Request:
         with self._waiting:
             if self._closing or self._broken is not None:
-                raise StoreError("the store is closed: open it again") from self._broken
+                why = f" after an error ({self._broken})" if self._broken else ""
+                raise StoreError(f"the store is closed{why}: open it again") from self._broken
             self._inbox.append((request, do))
             self._waiting.notify()
         return request

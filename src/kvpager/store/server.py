@@ -34,6 +34,7 @@ class Owner(Engine):
         super().__init__(settings, lock)
         self._door = listen(settings.path)
         self._links: set[socket.socket] = set()
+        self._folder, self._left = settings.path, False
         threading.Thread(target=self._listen, name="kvpager-store-door", daemon=True).start()
 
     def close(self, seconds: float) -> None:
@@ -42,6 +43,9 @@ class Owner(Engine):
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
         self._door.close()
+        if not self._left:
+            self._left = True
+            (self._folder / "socket").unlink(missing_ok=True)  # while the lock is still held
         super().close(seconds)
 
     def descriptors(self) -> list[int]:

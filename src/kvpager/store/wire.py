@@ -23,7 +23,7 @@ __all__ = ["VERSION", "connect", "cut", "error_from", "listen", "receive", "said
 
 VERSION = 1
 _FRAME = struct.Struct("<IQ")
-_MOST_HEAD_BYTES = 256 << 20
+_MOST_BYTES = 256 << 20
 _ERRORS: dict[str, type[Exception]] = {"BadInput": BadInput, "StoreError": StoreError, "StorageFull": StorageFull}
 
 Bytes = NDArray[np.uint8]
@@ -81,15 +81,17 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], Bytes] | None:
     if not _fill(link, memoryview(frame), may_end=True):
         return None
     head_bytes, body_bytes = _FRAME.unpack(frame)
-    if head_bytes > _MOST_HEAD_BYTES:
+    if head_bytes > _MOST_BYTES or body_bytes > _MOST_BYTES:
         raise ConnectionError("this is no message of a block store")
     head = bytearray(head_bytes)
     _fill(link, memoryview(head))
     body = np.empty(body_bytes, np.uint8)
     _fill(link, memoryview(body))
     said = json.loads(head)
-    if said["version"] != VERSION:
-        raise StoreError(f"the store's owner speaks version {said['version']}, this is {VERSION}: use one version of kvpager")
+    if not isinstance(said, dict):
+        raise ConnectionError("this is no message of a block store")
+    if said.get("version") != VERSION:
+        raise StoreError(f"the store's owner speaks version {said.get('version')}, this is {VERSION}: use one version of kvpager")
     return said, body
 
 
