@@ -29,6 +29,7 @@ from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import Registry
 from kvpager.selectors import SELECTORS
+from kvpager.store.eviction.base import EVICTIONS
 from kvpager.tiers.base import TIERS
 from kvpager.traces.formats import FORMATS
 
@@ -44,6 +45,7 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "formats": FORMATS,
     "request_policies": REQUEST_POLICIES,
     "prefix_policies": PREFIX_POLICIES,
+    "evictions": EVICTIONS,
 }
 HEADS = {
     "policies": ("policy", "what it keeps", "source", "what differs"),
@@ -56,6 +58,7 @@ HEADS = {
     "formats": ("format", "what it reads"),
     "request_policies": ("policy", "what it keeps", "source", "what differs"),
     "prefix_policies": ("policy", "what it keeps", "source", "what differs"),
+    "evictions": ("eviction", "what it keeps", "source", "what differs"),
 }
 LEDGER_HEADS = {
     "verdicts": ("verdict", "claims", "of note 000", "of note 004", "of both", "what the check says today"),

@@ -18,6 +18,7 @@ from kvpager.policies.requests.base import REQUEST_POLICIES
 from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.selectors import SELECTORS
+from kvpager.store.eviction.base import EVICTIONS
 from kvpager.tiers.base import TIERS
 from kvpager.traces.formats import FORMATS
 
@@ -78,6 +79,7 @@ PLUG_IN_FOLDERS = (
     "live/summaries",
     "evaluate/tasks",
     "traces/formats",
+    "store/eviction",
 )
 HEAVY = {
     "torch",
@@ -138,7 +140,7 @@ NEEDLESS: dict[str, set[str]] = {
     "claims": {"rich", "kvpager.core", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
     "claims --uncalibrated": {"rich", "numpy", "kvpager.models", "kvpager.hardware", "kvpager.plan"},
 }
-REGISTRIES = [POLICIES, REQUEST_POLICIES, PREFIX_POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS, FORMATS]
+REGISTRIES = [POLICIES, REQUEST_POLICIES, PREFIX_POLICIES, SELECTORS, PREFETCHERS, SUMMARIES, TASKS, TIERS, FORMATS, EVICTIONS]
 
 
 def name_of(path: Path) -> str:

@@ -23,6 +23,7 @@ _REGISTRIES = {
     "summaries": ("kvpager.live.summaries", "SUMMARIES"),
     "tasks": ("kvpager.evaluate", "TASKS"),
     "tiers": ("kvpager.tiers.base", "TIERS"),
+    "evictions": ("kvpager.store.eviction.base", "EVICTIONS"),
 }
 """Where the registry of each kind of plug-in is: imported when it is asked for, since some kinds need more than others."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ from kvpager.cli.root import Json, app, print_json
 from kvpager.errors import BadInput
 
 __all__ = ["store"]
+
+_Result = tuple[dict[str, Any], list[str], bool]
 
 
 @app.command(epilog="Example: kvpager store verify kv-store")
@@ -25,7 +28,7 @@ def store(
     missing. gc removes the blocks that no session in DIR/sessions needs, and the files that are empty then; of a block store,
     files that are empty or were set aside. top shows a block store's largest tenants and namespaces, and the blocks read most.
     """
-    actions = {"info": _info, "verify": _verify, "gc": _gc, "top": _top}
+    actions: dict[str, Callable[[Path], _Result]] = {"info": _info, "verify": _verify, "gc": _gc, "top": _top}
     if action in actions and folder.is_dir() and not list(folder.glob("slab-*.kv")):
         from kvpager.cli.blocks import block_actions
 
@@ -39,9 +42,6 @@ def store(
         typer.echo("\n".join(lines))
     if not sound:
         raise typer.Exit(1)
-
-
-_Result = tuple[dict[str, Any], list[str], bool]
 
 
 def _info(folder: Path) -> _Result:

@@ -28,7 +28,8 @@ class Records(NamedTuple):
 
     def some(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Records:
         """The chosen ones."""
-        return Records(*(column[chosen] for column in self))
+        key, layer, place, generation, checksums, tag = self
+        return Records(key[chosen], layer[chosen], place[chosen], generation[chosen], checksums[chosen], tag[chosen])
 
     def digest(self) -> int:
         """One number for what they say, whatever their order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Sequence
+from itertools import count
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -86,8 +87,8 @@ class BlockStore:
     def __init__(self, backend: Backend, namespace: Namespace, tenant: bytes, deadline_s: float, owner: bool = True) -> None:
         self._backend, self._namespace, self._deadline_s, self._owner = backend, namespace, deadline_s, owner
         self._names = Names(namespace, tenant)
-        self._next_ticket = 0
-        self._open: dict[int, tuple[Request, list[bytes], bool]] = {}
+        self._numbers = count(1)
+        self._open: dict[int, tuple[Request, list[bytes]]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -207,7 +208,8 @@ class BlockStore:
         request, digests = self._open.pop(ticket)
         if request.give_up() and digests:
             self._backend.too_late([digests[number] for number in request.unanswered])
-        return request.ok.copy()
+        answered: Flags = request.ok.copy()
+        return answered
 
     def scan(self, *, everyone: bool = False, deadline_s: float | None = None) -> list[BlockInfo]:
         """Return the blocks of this tenant and namespace, or of everyone. Keys are not kept: see `digest`."""
@@ -283,9 +285,9 @@ class BlockStore:
         return digests, self._backend.get(digests, [bytes_of(buffer, writable=True) for buffer in buffers])
 
     def _ticket(self, request: Request, digests: list[bytes]) -> int:
-        self._next_ticket += 1
-        self._open[self._next_ticket] = request, digests
-        return self._next_ticket
+        ticket = next(self._numbers)
+        self._open[ticket] = request, digests
+        return ticket
 
 
 def _same_length(*rows: Sequence[Any]) -> None:

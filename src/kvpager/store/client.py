@@ -138,7 +138,7 @@ class Client:
             said, _ = self._talk({"word": word, "digests": [digest.hex() for digest in digests], **(more or {})})
             result = said.get("result")
             if word == "scan":
-                result = [BlockInfo(*map(bytes.fromhex, one[:4]), *one[4:]) for one in result or []]
+                result = [_info_of(one) for one in result or []]
             if "late" not in said:
                 request.result = result
                 request.answer(0, True)
@@ -247,3 +247,8 @@ def _portions(jobs: list[Job]) -> list[list[Job]]:
         found[-1].append(job)
         room += len(job.memory)
     return found
+
+
+def _info_of(said: list[Any]) -> BlockInfo:
+    digest, parent, tenant, namespace = map(bytes.fromhex, said[:4])
+    return BlockInfo(digest, parent, tenant, namespace, *said[4:])

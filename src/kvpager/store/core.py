@@ -84,6 +84,7 @@ class Core:
         self._writing: dict[bytes, list[Entry]] = {}
         self._dropped: set[int] = set()  # sequences of those being written that were deleted meanwhile
         self._doubles: list[Entry] = []
+        self._deletes: list[tuple[bytes, Request, bool]] = []
         self._most_retired = _MOST_RETIRED
         for entry in sorted(self._found(), key=lambda entry: entry.sequence):
             self._install(entry)
@@ -133,31 +134,19 @@ class Core:
 
     def delete(self, digest: bytes, request: Request) -> None:
         """Drop a block so that no crash brings it back; the request hears when that is sure, and whether it was there."""
-        for entry in self._writing.get(digest, []):
-            self._dropped.add(entry.sequence)
-        gone = [entry for entry in self._room.retired if entry.digest == digest]
+        under_way = self._writing.get(digest, [])
+        self._dropped.update(entry.sequence for entry in under_way)
+        for entry in self._room.retired:
+            if entry.digest == digest:
+                self._room.let_go(entry)
         self._room.retired = [entry for entry in self._room.retired if entry.digest != digest]
         held = self.catalogue.get(digest)
         if held is not None:
             self.catalogue.remove(held)
+            self._room.let_go(held)
             self.stats.deleted += 1
-            gone.append(held)
-        left = len(gone)
-        if not gone:
-            request.result = False
-            request.answer(0, False)
-
-        def done(sure: bool) -> None:
-            nonlocal left
-            left -= 1
-            if not sure:
-                request.fail(StoreError("a deleted block could not be overwritten: it may come back; check the disk"))
-            elif not left:
-                request.result = held is not None
-                request.answer(0, held is not None)
-
-        for entry in gone:
-            self.rack.shelves[entry.size].wipe([entry.key], done)
+        self._deletes.append((digest, request, held is not None or bool(under_way)))
+        self._answer_deletes()
 
     def flush(self) -> None:
         """Make everything acknowledged durable, and let go what was replaced."""
@@ -183,6 +172,21 @@ class Core:
                 self._most_retired *= 2
         for job, entry in self._room.start_writes():
             self._refuse(job, entry)
+        if self._deletes:
+            self._answer_deletes()
+
+    def _answer_deletes(self) -> None:
+        """Answer for those blocks of which every record that there was, replaced and evicted ones included, is wiped."""
+        waiting = []
+        for digest, request, there in self._deletes:
+            if digest in self._writing or self._room.leaving[digest]:
+                waiting.append((digest, request, there))
+            elif digest in self._room.unsure:
+                request.fail(StoreError("a deleted block could not be overwritten: it may come back; check the disk"))
+            else:
+                request.result = there
+                request.answer(0, there)
+        self._deletes = waiting
 
     def _begin_read(self, job: Job) -> None:
         entry = self.catalogue.usable(job.digest)
@@ -230,7 +234,7 @@ class Core:
             one.job.answer(False)
             return
         if dropped:
-            shelf.wipe([entry.key], lambda sure: None)
+            self._room.let_go(entry)
         else:
             self._install(entry)
             self._room.retired += self._doubles

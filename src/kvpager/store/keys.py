@@ -94,7 +94,7 @@ class Names:
         self.tenant_id = tenant_id(tenant)
         self._start = hashlib.sha256(b"kvpager block 1" + _framed(namespace.fingerprint) + _framed(tenant))
 
-    def digest(self, key: bytes) -> bytes:
+    def digest(self, key: Any) -> bytes:
         """Return the 32 bytes that `key` is kept under.
 
         Raises

@@ -49,6 +49,10 @@ class Room:
         On disk, of what is being written; `reserved` by tenant.
     evicted : int
         Blocks that left.
+    leaving : Counter of bytes
+        Records that are being wiped, by digest.
+    unsure : set of bytes
+        Digests of records that could not be: they may be back when the store is opened again.
     """
 
     def __init__(self, rack: Rack, catalogue: Catalogue, low: float, high: float, quotas: Mapping[bytes, int]) -> None:
@@ -58,6 +62,8 @@ class Room:
         self.retired: list[Entry] = []
         self.reserved_bytes = self.evicted = 0
         self.reserved: Counter[bytes] = Counter()
+        self.leaving: Counter[bytes] = Counter()
+        self.unsure: set[bytes] = set()
         self._disk_full = False  # for the block that is looked at, `_for_whom`
         self._for_whom: Entry | None = None
 
@@ -106,7 +112,7 @@ class Room:
         self._rack.sync()
         retired, self.retired = self.retired, []
         for entry in retired:
-            self._rack.shelves[entry.size].wipe([entry.key], lambda sure: None)
+            self.let_go(entry)
 
     def shrink(self) -> None:
         """Evict until the store is within its bound, after it was opened with a smaller one."""
@@ -131,8 +137,21 @@ class Room:
     def evict(self, entry: Entry) -> None:
         """Let a block go."""
         self._catalogue.remove(entry, evicted=True)
-        self._rack.shelves[entry.size].wipe([entry.key], lambda sure: None)
+        self.let_go(entry)
         self.evicted += 1
+
+    def let_go(self, entry: Entry) -> None:
+        """Wipe a block that is in the catalogue no longer."""
+        self.leaving[entry.digest] += 1
+
+        def wiped(sure: bool) -> None:
+            self.leaving[entry.digest] -= 1
+            if not self.leaving[entry.digest]:
+                del self.leaving[entry.digest]
+            if not sure:
+                self.unsure.add(entry.digest)
+
+        self._rack.shelves[entry.size].wipe([entry.key], wiped)
 
     def _for(self, entry: Entry) -> str:
         """Whether `entry` can be written now, later or never."""

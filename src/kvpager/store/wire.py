@@ -86,7 +86,7 @@ def receive(link: socket.socket) -> tuple[dict[str, Any], Bytes] | None:
     head = bytearray(head_bytes)
     _fill(link, memoryview(head))
     body = np.empty(body_bytes, np.uint8)
-    _fill(link, memoryview(body))
+    _fill(link, body.data)
     said = json.loads(head)
     if not isinstance(said, dict):
         raise ConnectionError("this is no message of a block store")
