@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvpager.errors import BadInput, UnknownName
@@ -79,16 +79,22 @@ class Slow:
                 return name
 
 
-NAME = st.integers(0, 9)
+NAME = st.integers(0, 6)
+PUT = st.tuples(
+    st.just("put"), NAME, st.sampled_from([None, 1, 1, 2]), st.sampled_from([0, 0, 1]), st.sampled_from([0, 5000, 70_000])
+)
+EVICT = st.tuples(st.just("evict"), st.sampled_from([None, None, 0, 1]))
 OPERATIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), NAME, st.one_of(st.none(), NAME), st.integers(0, 1), st.sampled_from([0, 5000, 70_000])),
+        PUT,
+        PUT,
+        EVICT,
         st.tuples(st.just("read"), NAME),
         st.tuples(st.just("remove"), NAME),
         st.tuples(st.just("pin"), NAME, st.sampled_from([0, 2, 5])),
         st.tuples(st.just("tick")),
-        st.tuples(st.just("evict"), st.sampled_from([None, 0, 1])),
     ),
+    min_size=5,
     max_size=60,
 )
 
@@ -96,6 +102,8 @@ OPERATIONS = st.lists(
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=150, deadline=None)
 @given(operations=OPERATIONS)
+@example([("put", 2, None, 0, 0), ("put", 1, 1, 0, 0), ("evict", None), ("evict", None)])
+@example([("put", 1, None, 0, 0), ("pin", 1, 2), ("evict", None), ("tick",), ("tick",), ("evict", None)])
 def test_victims_are_those_of_brute_force(policy, operations):
     slow = Slow(policy)
     catalogue = Catalogue(POLICIES[policy](), lambda: slow.now)
@@ -105,9 +113,10 @@ def test_victims_are_those_of_brute_force(policy, operations):
 
     for operation, *what in operations:
         if operation == "put":
-            name, parent, tenant, length = what
-            if name in slow.blocks or (parent is not None and parent <= name):
-                continue  # parents are higher numbers: no rings here
+            name, step, tenant, length = what
+            if name in slow.blocks:
+                continue
+            parent = None if step is None else name + step  # a higher number: no rings here
             slow.put(name, parent, tenant, Entry(b"", b"", b"", b"", length, 0).disk_bytes)
             behind = b"" if parent is None else digest(parent)
             catalogue.add(Entry(digest(name), behind, b"%d" % tenant, b"", length, 1))
