@@ -28,13 +28,26 @@ def opened(tmp_path):
     workers.close()
 
 
-def put(store, count):
+def put(store, count, absent=()):
     memory = np.random.default_rng(count).integers(0, 256, (count, 4096), np.uint8)
     tags = np.random.default_rng(7 + count).integers(0, 256, (count, 16), np.uint8)
     keys = store.new_keys(count)
-    [(_, ok)] = store.wait([store.put(keys, tags, memory, np.arange(count, dtype=np.int32))], 30)
-    assert ok.all()
+
+    def fill(number, payload):
+        payload[:] = memory[number]
+        return number not in absent
+
+    [(_, ok)] = store.wait([store.put(keys, tags, fill)], 30)
+    assert ok.tolist() == [number not in absent for number in range(count)]
     return keys, tags
+
+
+def get(store, keys):
+    """The blocks that were delivered, by number."""
+    found = {}
+    [(_, ok)] = store.wait([store.get(keys, lambda number, payload: found.update({number: payload.copy()}))], 30)
+    assert sorted(found) == np.flatnonzero(ok).tolist()
+    return found
 
 
 def tags_by_key(store):
@@ -60,7 +73,25 @@ def test_tags_are_found_again(opened, tmp_path, index):
     expected = dict(zip(keys.tolist(), tags.tolist(), strict=True))
     del expected[gone]
     assert tags_by_key(store) == expected
+    memory, found = np.random.default_rng(5).integers(0, 256, (5, 4096), np.uint8), get(store, keys[::-1])
+    assert {4 - number: payload.tolist() for number, payload in found.items()} == {
+        number: memory[number].tolist() for number in (0, 1, 3, 4)
+    }
     assert len(store.stats.notices) == (index != "kept")
+    assert store.verify() == []
+
+
+def test_what_is_not_filled_is_not_there_but_its_neighbours_are(opened, tmp_path):
+    """In one run of neighbouring places: the place of the one that is not there has no header, and is free."""
+    store = opened()
+    free = store.free
+    keys, _ = put(store, 5, absent=(1, 4))
+    assert store.free == free - 3
+    assert sorted(get(store, keys)) == [0, 2, 3]
+    store.close()
+    (tmp_path / "tagged" / "index.sqlite").unlink()
+    store = opened()
+    assert sorted(tags_by_key(store)) == sorted(keys[[0, 2, 3]].tolist())
     assert store.verify() == []
 
 

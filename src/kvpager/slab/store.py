@@ -26,7 +26,7 @@ from kvpager.slab.newkeys import NewKeys
 from kvpager.slab.record import U64, Shape
 from kvpager.slab.scan import Damage
 from kvpager.slab.table import Records
-from kvpager.slab.transfer import Reads, Request, Wipes, Writes
+from kvpager.slab.transfer import Deliver, Fill, Reads, Request, Wipes, Writes
 
 __all__ = ["SlabStore"]
 
@@ -96,8 +96,7 @@ class SlabStore:
         self._contents = Contents(Path(path), self.shape, capacity_bytes, threads, files or Files(), self.stats)
         self._disk = self._contents.disk
         self._pool = Pool(threads, self._disk.scratch_bytes, workers, wake)
-        self._queue_bytes = queue_bytes
-        self._next_ticket = 0
+        self._queue_bytes, self._next_ticket = queue_bytes, 0
         self.new_keys = NewKeys(self._contents.table.keys)
         self._open: dict[int, Ticket] = {}
         self._asked: dict[int, Request] = {}  # while the index is only a hint: to be read again if it misled
@@ -139,7 +138,7 @@ class SlabStore:
 
     def write(
         self, keys: U64, layers: NDArray[np.int32], memory: NDArray[np.uint8], slots: NDArray[np.int32],
-        tags: NDArray[np.uint8] | None = None,
+        tags: NDArray[np.uint8] | None = None, fill: Fill | None = None,
     ) -> int:  # fmt: skip
         """Start to write records, and return the ticket.
 
@@ -155,6 +154,8 @@ class SlabStore:
             Which slot each part is in.
         tags : uint8 [records, tag_bytes], optional
             What stands beside each record; zeros if not given.
+        fill : callable, optional
+            Gives the payload when a thread comes to it, in place of `memory`.
 
         Raises
         ------
@@ -181,11 +182,13 @@ class SlabStore:
         if self._contents.hinted:
             self._forgotten.difference_update(keys.tolist())
         tags = np.zeros((len(keys), self.shape.tag_bytes), np.uint8) if tags is None else tags
-        return self._start(
-            Writes(self._number(), self._disk, memory, slots, keys.copy(), layers.copy(), places, generation, tags)
-        )
+        key, layer = keys.copy(), layers.copy()
+        return self._start(Writes(self._number(), self._disk, memory, slots, key, layer, places, generation, tags, fill))
 
-    def read(self, keys: U64, layers: NDArray[np.int32], parts: Ids, memory: NDArray[np.uint8], slots: Ids) -> int:
+    def read(
+        self, keys: U64, layers: NDArray[np.int32], parts: Ids, memory: NDArray[np.uint8], slots: Ids,
+        deliver: Deliver | None = None,
+    ) -> int:  # fmt: skip
         """Start to read units into slots, and return the ticket. A unit that is answered with False may hold anything.
 
         Parameters
@@ -198,13 +201,15 @@ class SlabStore:
             Where to.
         slots : int32 [units]
             Which slot each one goes to.
+        deliver : callable, optional
+            Takes the units, in place of `memory`.
         """
         self._check(memory)
         self._settle()
-        request = Request(keys, layers, parts, memory, slots)
+        request = Request(keys, layers, parts, memory, slots, deliver)
         number = self._number()
         if self._contents.hinted:
-            self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy())
+            self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy(), deliver)
         return self._start(self._reads(number, request, None))
 
     def poll(self) -> list[Answer]:
@@ -293,12 +298,8 @@ class SlabStore:
     def _check(self, memory: NDArray[np.uint8]) -> None:
         if self._closed:
             raise InvariantError("the store is closed: open it again")
-        if (
-            memory.dtype != np.uint8
-            or memory.ndim != 2
-            or memory.shape[1] != self.shape.part_bytes
-            or not memory.flags.c_contiguous
-        ):
+        fits = memory.dtype == np.uint8 and memory.ndim == 2 and memory.shape[1] == self.shape.part_bytes
+        if not fits or not memory.flags.c_contiguous:
             raise InvariantError(f"memory {memory.dtype} {memory.shape} is not contiguous uint8 [slots, {self.shape.part_bytes}]")
 
     def _number(self) -> int:

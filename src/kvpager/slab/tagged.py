@@ -16,7 +16,7 @@ from kvpager.slab.io import Workers
 from kvpager.slab.record import U64
 from kvpager.slab.store import SlabStore
 from kvpager.slab.table import Records
-from kvpager.slab.transfer import Wipes
+from kvpager.slab.transfer import Deliver, Fill, Wipes
 
 __all__ = ["TaggedStore"]
 
@@ -51,6 +51,7 @@ class TaggedStore(SlabStore):
             slab_bytes=slab_bytes, queue_bytes=1 << 62, files=files, tag_bytes=tag_bytes, workers=workers, wake=wake,
         )  # fmt: skip
         self._contents.growth = 0
+        self._no_memory = np.empty((0, block_bytes), np.uint8)
         self._believed = self._contents.hinted
 
     @property
@@ -73,14 +74,15 @@ class TaggedStore(SlabStore):
         """Allow `slabs` more slab files."""
         self._contents.growth = slabs
 
-    def put(self, keys: U64, tags: NDArray[np.uint8], memory: NDArray[np.uint8], slots: NDArray[np.int32]) -> int:
-        """Start to write the blocks in `slots` of `memory` under `keys`; return the ticket. See `SlabStore.write`."""
-        return self.write(keys, np.zeros(len(keys), np.int32), memory, slots[:, None], tags)
-
-    def get(self, keys: U64, memory: NDArray[np.uint8], slots: NDArray[np.int32]) -> int:
-        """Start to read blocks into `slots` of `memory`; return the ticket. See `SlabStore.read`."""
+    def put(self, keys: U64, tags: NDArray[np.uint8], fill: Fill) -> int:
+        """Start to write blocks under `keys`, which an I/O thread has `fill` give; return the ticket. See `SlabStore.write`."""
         nothing = np.zeros(len(keys), np.int32)
-        return self.read(keys, nothing, nothing, memory, slots)
+        return self.write(keys, nothing, self._no_memory, nothing[:, None], tags, fill)
+
+    def get(self, keys: U64, deliver: Deliver) -> int:
+        """Start to read blocks, which an I/O thread hands to `deliver`; return the ticket. See `SlabStore.read`."""
+        nothing = np.zeros(len(keys), np.int32)
+        return self.read(keys, nothing, nothing, self._no_memory, nothing, deliver)
 
     def wipe(self, keys: U64) -> int:
         """Drop the blocks `keys`, none of which is being written, for good, and return the ticket.

@@ -7,7 +7,7 @@ than a copy, and because O_DIRECT moves whole pages.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from kvpager.slab.files import PAGE_BYTES, Buffer, Files, aligned, read_fully, w
 from kvpager.slab.io import Ticket
 from kvpager.slab.record import U64, Shape, seeds_of, write_header
 
-__all__ = ["Disk", "Reads", "Request", "Wipes", "Writes"]
+__all__ = ["Deliver", "Disk", "Fill", "Reads", "Request", "Wipes", "Writes"]
 
 MOST_RUN_BYTES = 1 << 20
 """Neighbouring records move together up to this; one record always does."""
@@ -31,6 +31,11 @@ MOST_GAP_BYTES = 16 << 10
 """A gap up to this is read along rather than jumped over."""
 MOST_PIECES = 1000
 """Of one call; the system's limit is 1,024."""
+
+Deliver = Callable[[int, NDArray[np.uint8]], None]
+"""Takes a unit that is right: its number in the request, and its bytes, which are the thread's and soon others."""
+Fill = Callable[[int, NDArray[np.uint8]], bool]
+"""Fills the payload of a record, by its number in the request; False: it is not to be written."""
 
 
 class Disk:
@@ -94,17 +99,18 @@ class Disk:
 
 
 class Request(NamedTuple):
-    """What was asked of `SlabStore.read`."""
+    """What was asked of `SlabStore.read`; what has `deliver` needs no memory."""
 
     keys: U64
     layers: NDArray[np.int32]
     parts: Ids
     memory: NDArray[np.uint8]
     slots: Ids
+    deliver: Deliver | None = None
 
     def some(self, units: NDArray[np.intp]) -> Request:
         """The request for some of its units."""
-        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units])
+        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units], self.deliver)
 
 
 class Reads(Ticket):
@@ -139,7 +145,8 @@ class Reads(Ticket):
     ) -> None:  # fmt: skip
         super().__init__(number, answers)
         self.held = units
-        self._disk, self._flat = disk, request.memory.data.cast("B")
+        self._disk, self._deliver = disk, request.deliver
+        self._flat = request.memory.data.cast("B") if request.deliver is None else _NOTHING
         length, slabs = disk.part_bytes, places // disk.places
         inside = (places - slabs * disk.places) * disk.record_bytes + 2 * PAGE_BYTES + request.parts * np.int64(length)
         order = np.argsort(slabs * disk.slab_bytes + inside, kind="stable")
@@ -160,7 +167,7 @@ class Reads(Ticket):
         first = np.flatnonzero(new)
         starts = first.tolist()
         self._runs = list(zip(starts, [*starts, len(order)][1:], slabs[first].tolist(), strict=True))
-        self._whole_pages = disk.whole_pages(request.memory)
+        self._whole_pages = request.deliver is None and disk.whole_pages(request.memory)
         self._cuts = disk.cut([self._inside[behind - 1] + length - self._inside[start] for start, behind, _ in self._runs])
         self.jobs = len(self._cuts)
 
@@ -199,7 +206,7 @@ class Reads(Ticket):
         ]
 
     def _copied(self, fd: int, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[bool]:
-        """Read whole pages into scratch; copy what is right."""
+        """Read whole pages into scratch; copy, or deliver, what is right."""
         length, flat, inside = self._disk.part_bytes, self._flat, self._inside
         begin = inside[first] // PAGE_BYTES * PAGE_BYTES
         end = -(-(inside[behind - 1] + length) // PAGE_BYTES) * PAGE_BYTES
@@ -210,7 +217,9 @@ class Reads(Ticket):
             start = inside[unit] - begin
             part = view[start : start + length]
             right = start + length <= got and xxh3_64_intdigest(part, self._seeds[unit]) == self._sums[unit]
-            if right:
+            if right and self._deliver is not None:
+                self._deliver(int(self._units[unit]), scratch[start : start + length])
+            elif right:
                 flat[self._slots[unit] * length : (self._slots[unit] + 1) * length] = part
             good.append(right)
         return good
@@ -239,6 +248,8 @@ class Writes(Ticket):
         Of all of them.
     tags : uint8 [records, tag_bytes]
         What stands beside them.
+    fill : callable, optional
+        Gives the payload, in place of `memory` and `slots`.
 
     Attributes
     ----------
@@ -248,17 +259,19 @@ class Writes(Ticket):
 
     def __init__(
         self, number: int, disk: Disk, memory: NDArray[np.uint8], slots: NDArray[np.int32], keys: U64,
-        layers: NDArray[np.int32], places: NDArray[np.int64], generation: int, tags: NDArray[np.uint8],
+        layers: NDArray[np.int32], places: NDArray[np.int64], generation: int, tags: NDArray[np.uint8], fill: Fill | None = None,
     ) -> None:  # fmt: skip
         super().__init__(number, len(keys))
-        self._disk, self._memory, self._flat = disk, memory, memory.data.cast("B")
+        self._disk, self._memory, self._fill = disk, memory, fill
+        self._flat = memory.data.cast("B") if fill is None else _NOTHING
+        self._filled = np.ones(len(keys), np.bool_)
         self.keys, self.layers, self.places, self.generation, self.tags = keys, layers, places, generation, tags
         self.checksums = np.zeros(slots.shape, np.uint64)
         self.queued_bytes = len(keys) * disk.record_bytes
         self._slots = slots
         self._seeds = seeds_of(keys, layers, np.full(1, generation, np.uint64)).tolist()
         self._names = list(zip(keys.tolist(), layers.tolist(), strict=True))
-        self._whole_pages = disk.whole_pages(memory)
+        self._whole_pages = fill is None and disk.whole_pages(memory)
         self._runs: list[tuple[int, int]] = []
         at, most, first = places.tolist(), disk.run_bytes // disk.record_bytes, 0
         for record in range(1, len(at) + 1):
@@ -283,7 +296,7 @@ class Writes(Ticket):
             except OSError as error:
                 self.errors.append(error)
                 continue
-            self.ok[first:behind] = True
+            self.ok[first:behind] = self._filled[first:behind]
 
     def _pieces(self, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[Buffer]:
         """Headers in scratch, parts where they are."""
@@ -311,8 +324,13 @@ class Writes(Ticket):
         length = disk.part_bytes
         for number, record in enumerate(range(first, behind)):
             room = scratch[number * disk.record_bytes : (number + 1) * disk.record_bytes]
-            payload = room[PAGE_BYTES : PAGE_BYTES + disk.payload_bytes].reshape(disk.parts, length)
-            np.take(self._memory, self._slots[record], axis=0, out=payload, mode="clip")
+            payload = room[PAGE_BYTES : PAGE_BYTES + disk.payload_bytes]
+            if self._fill is None:
+                np.take(self._memory, self._slots[record], axis=0, out=payload.reshape(disk.parts, length), mode="clip")
+            elif not self._fill(record, payload):
+                self._filled[record] = False
+                room[:PAGE_BYTES] = 0
+                continue
             view = room.data[PAGE_BYTES:]
             parts = [view[start : start + length] for start in range(0, disk.payload_bytes, length)]
             self._head(record, room.data[:PAGE_BYTES], parts)
@@ -357,4 +375,5 @@ class Wipes(Ticket):
 
 _WIPED_TOGETHER = 16
 _ZEROS = memoryview(bytes(PAGE_BYTES))
+_NOTHING = memoryview(b"")
 _U64 = (1 << 64) - 1

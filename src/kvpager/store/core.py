@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
-import numpy as np
-
 from kvpager.errors import BadInput, StoreError
 from kvpager.store.catalogue import Catalogue
 from kvpager.store.entry import Entry, entries_of
@@ -156,7 +154,7 @@ class Core:
         """Take in what has finished, and begin what can begin."""
         for shelf in list(self.rack.shelves.values()):
             for one in shelf.finished():
-                (self._written if one.written else self._read)(shelf, one)
+                (self._written if one.written else self._read)(one)
             if shelf.store.rebuilt():
                 self._resync(shelf)
         self._pump()
@@ -200,20 +198,14 @@ class Core:
         else:
             self.rack.shelves[entry.size].reads.append((job, entry))
 
-    def _read(self, shelf: Shelf, one: Finished) -> None:
+    def _read(self, one: Finished) -> None:
         job, entry = one.job, one.entry
         if one.ok:
-            payload = shelf.memory[one.slot, : entry.length]
-
-            def copy(memory: np.ndarray) -> None:
-                memory[:] = payload
-
-            if job.with_memory(copy):
+            if job.answer(True):
                 if self.catalogue.get(job.digest) is entry:
                     self.catalogue.touch(entry)
-                if job.answer(True):
-                    self.stats.hits += 1
-                    self.stats.read_bytes += entry.length
+                self.stats.hits += 1
+                self.stats.read_bytes += entry.length
         elif self.catalogue.get(job.digest) is not entry:  # it left, or was replaced, before it could be read
             self._begin_read(job)
         else:
@@ -221,16 +213,17 @@ class Core:
             self.stats.quarantined += 1
             if job.answer(False):
                 self.stats.failed += 1
-        shelf.free_slot(one.slot)
 
-    def _written(self, shelf: Shelf, one: Finished) -> None:
+    def _written(self, one: Finished) -> None:
         entry = one.entry
-        shelf.free_slot(one.slot)
         self._room.reserved_bytes -= entry.disk_bytes
         self._room.reserved[entry.tenant] -= entry.disk_bytes
         dropped = self._forget_write(entry)
         if not one.ok:
-            self.stats.unwritten += 1
+            if one.job.request.given_up:
+                self.stats.refused += 1
+            else:
+                self.stats.unwritten += 1
             one.job.answer(False)
             return
         if dropped:

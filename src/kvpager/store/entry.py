@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -48,16 +48,15 @@ class Entry:
     """Reads that failed."""
     reads: int = 0
     """Since the store was opened."""
+    size: int = field(init=False)
+    """Of its place."""
+    disk_bytes: int = field(init=False)
+    """What it takes on disk."""
 
-    @property
-    def size(self) -> int:
-        """Of its place."""
-        return place_bytes(self.length)
-
-    @property
-    def disk_bytes(self) -> int:
-        """What it takes on disk."""
-        return PAGE_BYTES + self.size
+    def __post_init__(self) -> None:
+        """Work out its sizes once: they are asked for often."""
+        self.size = place_bytes(self.length)
+        self.disk_bytes = PAGE_BYTES + self.size
 
 
 class BlockInfo(NamedTuple):

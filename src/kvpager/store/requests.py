@@ -1,6 +1,6 @@
 """What a caller asks, and how it learns the answer: a request for several blocks, answered one by one.
 
-A caller's memory is touched under its request's lock only, and never again once the caller has given up.
+A caller's memory is lent by its request for as long as a copy takes, and never again once the caller has given up.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Request:
         self.error: Exception | None = None
         self.lock = threading.Lock()
         self.given_up = False
+        self._lent = 0
+        self._back = threading.Condition(self.lock)
         self._left = count
         self._answered = np.zeros(count, np.bool_)
         self._finished = threading.Event()
@@ -95,13 +97,33 @@ class Request:
         return self._finished.wait(min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
     def give_up(self) -> int:
-        """Say that nobody waits any longer; return how many blocks were not answered for. Those stay False."""
+        """Say that nobody waits any longer; return how many blocks were not answered for. Those stay False.
+
+        Whoever copies to or from the caller's memory at this moment finishes first; nobody waits for a disk meanwhile.
+        """
         with self.lock:
             late = 0 if self._finished.is_set() or self.given_up else self._left
             self.given_up = self.given_up or late > 0
+            while self._lent:
+                self._back.wait()
         if late:
             self._finished.set()
         return late
+
+    def lend(self) -> bool:
+        """Say that the caller's memory is to be touched, till `give_back`; False if it is not to be had any longer."""
+        with self.lock:
+            if self.given_up:
+                return False
+            self._lent += 1
+        return True
+
+    def give_back(self) -> None:
+        """Say that it is touched no longer."""
+        with self.lock:
+            self._lent -= 1
+            if not self._lent:
+                self._back.notify_all()
 
 
 class Job:
@@ -130,10 +152,12 @@ class Job:
 
     def with_memory(self, do: Callable[[Bytes], None]) -> bool:
         """Let `do` have the caller's memory; False if it is not to be had any longer."""
-        with self.request.lock:
-            if self.request.given_up:
-                return False
+        if not self.request.lend():
+            return False
+        try:
             do(self.memory)
+        finally:
+            self.request.give_back()
         return True
 
 

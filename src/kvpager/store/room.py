@@ -78,34 +78,53 @@ class Room:
                 verdict = NEVER
             if verdict == LATER:
                 break
-            self.waiting.popleft()
             if verdict == NEVER:
-                refused.append((job, entry))
+                refused.append(self.waiting.popleft())
                 continue
-            if not self._start(job, entry, refused):
+            together = self._together(entry.size)
+            try:
+                self._rack.shelves[entry.size].start_writes(together)
+            except TierBusy:
+                self._back(together)
                 break
+            except StorageFull:
+                self._disk_full = True
+                self._back(together)
+            except OSError:
+                refused += together
+                self._reserve(together, sign=-1)
         return refused
 
-    def _start(self, job: Job, entry: Entry, refused: list[tuple[Job, Entry]]) -> bool:
-        """Begin to write a block that has a place; False: it must wait after all."""
-        shelf = self._rack.shelves[entry.size]
-        try:
-            begun = shelf.start_writes([(job, entry)])
-        except TierBusy:
-            self.waiting.appendleft((job, entry))
+    def _together(self, size: int) -> list[tuple[Job, Entry]]:
+        """Take what can begin with the first that waits, which has a place: those for which nothing need leave."""
+        shelf = self._rack.shelves[size]
+        most, together = max(1, min(shelf.batch, shelf.store.free)), [self.waiting.popleft()]
+        self._reserve(together)
+        while self.waiting and len(together) < most:
+            job, entry = self.waiting[0]
+            if entry.size != size or job.request.given_up or self._over_quota(entry) or self._above(self._high_bytes, entry):
+                break
+            together.append(self.waiting.popleft())
+            self._reserve(together[-1:])
+        return together
+
+    def _back(self, together: list[tuple[Job, Entry]]) -> None:
+        self.waiting.extendleft(reversed(together))
+        self._reserve(together, sign=-1)
+
+    def _reserve(self, jobs: list[tuple[Job, Entry]], *, sign: int = 1) -> None:
+        for _, entry in jobs:
+            self.reserved_bytes += sign * entry.disk_bytes
+            self.reserved[entry.tenant] += sign * entry.disk_bytes
+
+    def _over_quota(self, entry: Entry) -> bool:
+        quota = self._quotas.get(entry.tenant)
+        if quota is None:
             return False
-        except StorageFull:
-            self._disk_full = True
-            self.waiting.appendleft((job, entry))
-            return True
-        except OSError:
-            begun = []
-        if begun:
-            self.reserved_bytes += entry.disk_bytes
-            self.reserved[entry.tenant] += entry.disk_bytes
-        else:
-            refused.append((job, entry))
-        return True
+        return self._catalogue.tenant_bytes[entry.tenant] + self.reserved[entry.tenant] + entry.disk_bytes > quota
+
+    def _above(self, mark: int, entry: Entry) -> bool:
+        return self._catalogue.used_bytes + self.reserved_bytes + entry.disk_bytes > mark
 
     def let_go_replaced(self) -> None:
         """Make everything durable, then wipe what was replaced."""
@@ -157,17 +176,16 @@ class Room:
         """Whether `entry` can be written now, later or never."""
         if entry is not self._for_whom:
             self._for_whom, self._disk_full = entry, False
-        need, tenant, quota = entry.disk_bytes, entry.tenant, self._quotas.get(entry.tenant)
         if self._rack.slab_bytes(entry.size) > self._rack.capacity - self._rack.set_aside_bytes:
             return NEVER
-        while quota is not None and self._catalogue.tenant_bytes[tenant] + self.reserved[tenant] + need > quota:
-            victim = self._catalogue.victim(tenant)
+        while self._over_quota(entry):
+            victim = self._catalogue.victim(entry.tenant)
             if victim is None:
-                return LATER if self.reserved[tenant] and need <= quota else NEVER
+                fits = entry.disk_bytes <= self._quotas[entry.tenant]
+                return LATER if self.reserved[entry.tenant] and fits else NEVER
             self.evict(victim)
-        used = self._catalogue.used_bytes + self.reserved_bytes + need
-        if used > self._high_bytes:
-            while self._catalogue.used_bytes + self.reserved_bytes + need > self._low_bytes:
+        if self._above(self._high_bytes, entry):
+            while self._above(self._low_bytes, entry):
                 victim = self._catalogue.victim()
                 if victim is None:
                     break
@@ -178,7 +196,7 @@ class Room:
         while True:
             shelf = self._rack.shelves.get(size)
             if shelf is not None and shelf.store.free:
-                return YES if shelf.batch(deque([None])) else LATER  # type: ignore[list-item]
+                return YES if shelf.batch else LATER
             if not self._disk_full and (self._rack.has_room(size) or (self._take_back(size) and self._rack.has_room(size))):
                 return self._grow(shelf, size)
             if any(other.store.coming or other.busy for other in self._rack.shelves.values()):
@@ -216,9 +234,7 @@ class Room:
         except StorageFull:
             self._disk_full = True
             return self._place_for(size)
-        if shelf is not None and not shelf.batch(deque([None])):  # type: ignore[list-item]
-            return LATER
-        return YES
+        return YES if shelf is None or shelf.batch else LATER
 
     def _other_victim(self, size: int) -> bool:
         """Evict a block of this very size, since the one that is next cannot make room; False if there is none."""

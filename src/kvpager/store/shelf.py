@@ -1,7 +1,7 @@
-"""The blocks of one size: their place on disk, and the memory through which they come and go.
+"""The blocks of one size: their place on disk, and how they come and go.
 
-All I/O is between the disk and this memory, whose slots lie on pages: a caller's buffer is never in the hands of a thread
-that waits for a disk.
+All I/O is between the disk and memory of the I/O threads, who copy from and to callers' buffers, too: those are never in the
+hands of a thread that waits for a disk.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from kvpager.slab.files import Files
 from kvpager.slab.io import Workers
-from kvpager.slab.memory import private_memory
 from kvpager.slab.tagged import TaggedStore
+from kvpager.slab.transfer import Deliver, Fill
 from kvpager.store.entry import TAG_BYTES, Entry, tags_of
 from kvpager.store.requests import Job
 
 __all__ = ["FINGERPRINT", "Finished", "Shelf"]
 
 FINGERPRINT = "kvpager blocks 1"
-_TICKETS = 4
-"""A shelf's slots are shared among this many tickets, so that one can be copied while others are on their way."""
+_MOST_UNDER_WAY, _TICKETS = 256, 8
+"""So many blocks are under way at most, in about so many tickets: two for each thread."""
 
 Done = Callable[[bool], None]
 
@@ -36,7 +36,6 @@ class Finished(NamedTuple):
     job: Job
     entry: Entry
     ok: bool
-    slot: int
     written: bool
 
 
@@ -50,7 +49,7 @@ class Shelf:
     size, slab_bytes : int
         Of a place and of a slab.
     staging_bytes : int
-        Of memory; there are at least two slots.
+        Of blocks under way; two may always be.
     files : Files
         The file layer.
     workers : Workers
@@ -72,13 +71,11 @@ class Shelf:
     ) -> None:  # fmt: skip
         self.folder, self.size = folder, size
         self.store = TaggedStore(folder, size, TAG_BYTES, slab_bytes, FINGERPRINT, files, workers, wake)
-        slots = min(max(staging_bytes // size, 2), 64)
-        self.memory: NDArray[np.uint8] = np.frombuffer(private_memory(slots * size), np.uint8).reshape(slots, size)
-        self._free = list(range(slots))
-        self._together = max(1, slots // _TICKETS)
+        self._free = min(max(staging_bytes // size, 2), _MOST_UNDER_WAY)
+        self._together = max(1, self._free // _TICKETS)
         self.reads: deque[tuple[Job, Entry]] = deque()
         self.writes: deque[tuple[Job, Entry]] = deque()
-        self._under_way: dict[int, tuple[list[tuple[Job, Entry]], list[int], bool]] = {}
+        self._under_way: dict[int, tuple[list[tuple[Job, Entry]], bool]] = {}
         self._wipes: dict[int, Done] = {}
 
     @property
@@ -91,63 +88,73 @@ class Shelf:
         """Whether I/O is under way."""
         return bool(self._under_way or self._wipes)
 
-    def batch(self, queue: deque[tuple[Job, Entry]]) -> int:
-        """How many of `queue` can begin together now."""
-        return min(len(self._free), self._together, len(queue))
+    @property
+    def batch(self) -> int:
+        """How many blocks can begin together now."""
+        return min(self._free, self._together)
 
     def start_reads(self) -> None:
-        """Begin as many reads as there are slots for."""
-        while count := self.batch(self.reads):
-            jobs = [self.reads.popleft() for _ in range(count)]
+        """Begin as many reads as may be under way."""
+        while self.reads and (count := self.batch):
+            jobs = [self.reads.popleft() for _ in range(min(count, len(self.reads)))]
             jobs = [(job, entry) for job, entry in jobs if not job.request.given_up]
             if jobs:
-                slots = [self._free.pop() for _ in jobs]
-                keys = np.array([entry.key for _, entry in jobs], np.uint64)
-                ticket = self.store.get(keys, self.memory, np.array(slots, np.int32))
-                self._under_way[ticket] = jobs, slots, False
+                ticket = self.store.get(np.array([entry.key for _, entry in jobs], np.uint64), _deliver(jobs))
+                self._begun(ticket, jobs, written=False)
 
-    def start_writes(self, jobs: list[tuple[Job, Entry]]) -> list[tuple[Job, Entry]]:
-        """Begin to write `jobs`, for which there are slots and places; return those whose memory could be had."""
-        begun, slots = [], []
-        for job, entry in jobs:
-            slot = self._free[-1]
-            row = self.memory[slot]
-
-            def copy(memory: NDArray[np.uint8], row: NDArray[np.uint8] = row) -> None:
-                row[: len(memory)] = memory
-                row[len(memory) :] = 0
-
-            if job.with_memory(copy):
-                begun.append((job, entry))
-                slots.append(self._free.pop())
-        keys = self.store.new_keys(len(begun))
-        for (_, entry), key in zip(begun, keys.tolist(), strict=True):
+    def start_writes(self, jobs: list[tuple[Job, Entry]]) -> None:
+        """Begin to write `jobs`, for which there are places; raises as `SlabStore.write`."""
+        keys = self.store.new_keys(len(jobs))
+        for (_, entry), key in zip(jobs, keys.tolist(), strict=True):
             entry.key = key
-        if begun:
-            try:
-                ticket = self.store.put(keys, tags_of([entry for _, entry in begun]), self.memory, np.array(slots, np.int32))
-            except BaseException:
-                self._free += slots
-                raise
-            self._under_way[ticket] = begun, slots, True
-        return begun
+        self._begun(self.store.put(keys, tags_of([entry for _, entry in jobs]), _fill(jobs)), jobs, written=True)
 
     def wipe(self, keys: list[int], done: Done) -> None:
         """Drop records; `done` hears whether it is sure that they stay away."""
         self._wipes[self.store.wipe(np.array(keys, np.uint64))] = done
 
     def finished(self) -> list[Finished]:
-        """Return what was read or written since the last call; its slot is taken till `free_slot`."""
+        """Return what was read or written since the last call."""
         found = []
         for ticket, ok in self.store.poll():
             if ticket in self._wipes:
                 self._wipes.pop(ticket)(bool(ok.all()))
                 continue
-            jobs, slots, written = self._under_way.pop(ticket)
-            for (job, entry), slot, good in zip(jobs, slots, ok.tolist(), strict=True):
-                found.append(Finished(job, entry, good, slot, written))
+            jobs, written = self._under_way.pop(ticket)
+            self._free += len(jobs)
+            for (job, entry), good in zip(jobs, ok.tolist(), strict=True):
+                found.append(Finished(job, entry, good, written))
         return found
 
-    def free_slot(self, slot: int) -> None:
-        """Give a slot back."""
-        self._free.append(slot)
+    def _begun(self, ticket: int, jobs: list[tuple[Job, Entry]], *, written: bool) -> None:
+        self._under_way[ticket] = jobs, written
+        self._free -= len(jobs)
+
+
+def _deliver(jobs: list[tuple[Job, Entry]]) -> Deliver:
+    """What an I/O thread does with a block that is right: to its caller with it, if that one still waits."""
+
+    def deliver(number: int, payload: NDArray[np.uint8]) -> None:
+        job, entry = jobs[number]
+
+        def copy(memory: NDArray[np.uint8]) -> None:
+            memory[:] = payload[: entry.length]
+
+        job.with_memory(copy)
+
+    return deliver
+
+
+def _fill(jobs: list[tuple[Job, Entry]]) -> Fill:
+    """How an I/O thread gets the bytes of a block, zeros behind them; False if its caller has given up."""
+
+    def fill(number: int, payload: NDArray[np.uint8]) -> bool:
+        job, entry = jobs[number]
+
+        def copy(memory: NDArray[np.uint8]) -> None:
+            payload[: entry.length] = memory
+
+        payload[entry.length :] = 0
+        return job.with_memory(copy)
+
+    return fill
