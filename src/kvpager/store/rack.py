@@ -24,14 +24,15 @@ from kvpager.slab.record import read_superblock
 from kvpager.store.shelf import Shelf
 from kvpager.store.sizes import MOST_BLOCK_BYTES, place_bytes, slab_bytes
 
-__all__ = ["MARKER", "Marker", "Rack", "is_block_store", "lock"]
+__all__ = ["MARKER", "THREADS", "Marker", "Rack", "is_block_store", "lock"]
 
 MARKER = "store.json"
 _WHAT, _FORMAT = "kvpager block store", 1
 _LEAST_SLAB_BYTES = 32 << 10
 _SLABS = 64
 """Into how many slabs a store's bytes are cut, about: what moves from one size to another is a slab."""
-_THREADS = 4
+THREADS = 8
+"""More than keep a disk busy: who makes a checksum or copies asks for nothing meanwhile."""
 
 
 class Marker:
@@ -154,7 +155,7 @@ class Rack:
         self.notices: list[str] = []
         self.shelves: dict[int, Shelf] = {}
         self.set_aside_bytes = sum(file.stat().st_size for file in (path / "set-aside").rglob("*") if file.is_file())
-        self._workers = Workers(_THREADS, 2 * MOST_BLOCK_BYTES + (4 << 20))
+        self._workers = Workers(THREADS, 2 * MOST_BLOCK_BYTES + (4 << 20))
         try:
             for folder in sorted(path.glob("size-*")):
                 self._take_up(folder)

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from kvpager.errors import BadInput
 
-__all__ = ["Job", "Request", "bytes_of"]
+__all__ = ["Job", "Request", "bytes_of", "copy"]
 
 Bytes = NDArray[np.uint8]
+_LONG_BYTES = 256 << 10
 
 
 class Request:
@@ -159,6 +160,14 @@ class Job:
         finally:
             self.request.give_back()
         return True
+
+
+def copy(to: Bytes, what: Bytes) -> None:
+    """Copy bytes. NumPy lets other threads run meanwhile, which costs more than a short copy takes."""
+    if len(to) < _LONG_BYTES:
+        to.data[:] = what.data
+    else:
+        to[:] = what
 
 
 def bytes_of(buffer: Any, *, writable: bool) -> Bytes:

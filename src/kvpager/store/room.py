@@ -20,7 +20,7 @@ from kvpager.store.catalogue import Catalogue
 from kvpager.store.entry import Entry
 from kvpager.store.rack import Rack
 from kvpager.store.requests import Job
-from kvpager.store.shelf import Shelf
+from kvpager.store.shelf import Done, Shelf
 
 __all__ = ["Room"]
 
@@ -64,6 +64,7 @@ class Room:
         self.reserved: Counter[bytes] = Counter()
         self.leaving: Counter[bytes] = Counter()
         self.unsure: set[bytes] = set()
+        self._to_wipe: dict[int, list[tuple[int, Done]]] = {}  # by size
         self._disk_full = False  # for the block that is looked at, `_for_whom`
         self._for_whom: Entry | None = None
 
@@ -93,6 +94,7 @@ class Room:
             except OSError:
                 refused += together
                 self._reserve(together, sign=-1)
+        self.wipe()
         return refused
 
     def _together(self, size: int) -> list[tuple[Job, Entry]]:
@@ -132,6 +134,7 @@ class Room:
         retired, self.retired = self.retired, []
         for entry in retired:
             self.let_go(entry)
+        self.wipe()
 
     def shrink(self) -> None:
         """Evict until the store is within its bound, after it was opened with a smaller one."""
@@ -141,6 +144,7 @@ class Room:
             victim = self._catalogue.victim()
             if victim is not None and not self._empty_a_slab(victim):
                 self.evict(victim)
+            self.wipe()
             for shelf in self._rack.shelves.values():
                 shelf.store.drain()
                 shelf.finished()
@@ -160,7 +164,7 @@ class Room:
         self.evicted += 1
 
     def let_go(self, entry: Entry) -> None:
-        """Wipe a block that is in the catalogue no longer."""
+        """Have a block wiped that is in the catalogue no longer, by the next `wipe`."""
         self.leaving[entry.digest] += 1
 
         def wiped(sure: bool) -> None:
@@ -170,7 +174,19 @@ class Room:
             if not sure:
                 self.unsure.add(entry.digest)
 
-        self._rack.shelves[entry.size].wipe([entry.key], wiped)
+        self._to_wipe.setdefault(entry.size, []).append((entry.key, wiped))
+
+    def wipe(self) -> None:
+        """Begin to wipe what was let go."""
+        to_wipe, self._to_wipe = self._to_wipe, {}
+        for size, leaving in to_wipe.items():
+            keys, told = [key for key, _ in leaving], [done for _, done in leaving]
+
+            def done(sure: bool, told: list[Done] = told) -> None:
+                for one in told:
+                    one(sure)
+
+            self._rack.shelves[size].wipe(keys, done)
 
     def _for(self, entry: Entry) -> str:
         """Whether `entry` can be written now, later or never."""
@@ -194,6 +210,7 @@ class Room:
 
     def _place_for(self, size: int) -> str:
         while True:
+            self.wipe()
             shelf = self._rack.shelves.get(size)
             if shelf is not None and shelf.store.free:
                 return YES if shelf.batch else LATER

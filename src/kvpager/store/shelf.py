@@ -19,13 +19,13 @@ from kvpager.slab.io import Workers
 from kvpager.slab.tagged import TaggedStore
 from kvpager.slab.transfer import Deliver, Fill
 from kvpager.store.entry import TAG_BYTES, Entry, tags_of
-from kvpager.store.requests import Job
+from kvpager.store.requests import Job, copy
 
-__all__ = ["FINGERPRINT", "Finished", "Shelf"]
+__all__ = ["FINGERPRINT", "Done", "Finished", "Shelf"]
 
 FINGERPRINT = "kvpager blocks 1"
 _MOST_UNDER_WAY, _TICKETS = 256, 8
-"""So many blocks are under way at most, in about so many tickets: two for each thread."""
+"""So many blocks of a size are under way at most, in about so many tickets: one for each thread."""
 
 Done = Callable[[bool], None]
 
@@ -137,10 +137,7 @@ def _deliver(jobs: list[tuple[Job, Entry]]) -> Deliver:
     def deliver(number: int, payload: NDArray[np.uint8]) -> None:
         job, entry = jobs[number]
 
-        def copy(memory: NDArray[np.uint8]) -> None:
-            memory[:] = payload[: entry.length]
-
-        job.with_memory(copy)
+        job.with_memory(lambda memory: copy(memory, payload[: entry.length]))
 
     return deliver
 
@@ -151,10 +148,7 @@ def _fill(jobs: list[tuple[Job, Entry]]) -> Fill:
     def fill(number: int, payload: NDArray[np.uint8]) -> bool:
         job, entry = jobs[number]
 
-        def copy(memory: NDArray[np.uint8]) -> None:
-            payload[: entry.length] = memory
-
         payload[entry.length :] = 0
-        return job.with_memory(copy)
+        return job.with_memory(lambda memory: copy(payload[: entry.length], memory))
 
     return fill
