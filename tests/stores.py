@@ -1,7 +1,9 @@
 """Small stores, and disks that lose, refuse or wait."""
 
+import errno
 import os
 import threading
+import time
 
 import numpy as np
 
@@ -168,3 +170,28 @@ class GatedFiles(Files):
     def pwritev(self, fd, buffers, offset):
         self.gate.wait()
         return super().pwritev(fd, buffers, offset)
+
+
+class WaywardFiles(Files):
+    """A disk whose reads and writes fail, move less than asked, or take up to `delay_s` seconds (all of it if nothing else)."""
+
+    def __init__(self, seed=0, errors=0.0, short=0.0, delay_s=0.0):
+        self.errors, self.short, self.delay_s, self.failed = errors, short, delay_s, 0
+        self._random, self._lock = np.random.default_rng(seed), threading.Lock()
+
+    def _moved(self, call, fd, buffers, offset):
+        with self._lock:
+            fate, part, wait = self._random.random(3)
+            self.failed += fate < self.errors
+        time.sleep(self.delay_s * (wait if self.errors or self.short else 1))
+        if fate < self.errors:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if fate < self.errors + self.short and len(buffers[0]) > 4096:
+            buffers = [buffers[0][: max(1, int(part * len(buffers[0])) // 4096) * 4096]]
+        return call(fd, buffers, offset)
+
+    def preadv(self, fd, buffers, offset):
+        return self._moved(super().preadv, fd, buffers, offset)
+
+    def pwritev(self, fd, buffers, offset):
+        return self._moved(super().pwritev, fd, buffers, offset)

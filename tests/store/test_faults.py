@@ -6,16 +6,17 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.store.blocks import block_of, conserved, crash, flip, read
-from tests.stores import GatedFiles, LosingFiles, RefusingFiles
+from tests.stores import GatedFiles, LosingFiles, RefusingFiles, WaywardFiles
 
 from kvpager import store as block_store
-from kvpager.errors import StoreError
+from kvpager.errors import BadInput, StoreError
 from kvpager.slab.files import Files
 
 LENGTHS = {b"%d" % number: [100, 9000, 40_000][number % 3] for number in range(12)}
@@ -322,6 +323,64 @@ def test_a_store_whose_disk_hangs_is_closed_with_an_error_in_time(made):
     assert not store._backend._thread.is_alive()
 
 
+def test_a_slow_disk_is_waited_for_as_long_as_agreed(made):
+    """Each call takes a fifth of a second: who waits longer is served, who waits less is back in time, and so is the next."""
+    files = WaywardFiles(delay_s=0.2)
+    store = made(files=files, quarantine_s=0.1, deadline_s=20)
+    assert store.put(b"k", block_of(8000))
+    assert read(store, b"k") == block_of(8000)
+    begun = time.monotonic()
+    assert not store.get(b"k", bytearray(8000), deadline_s=0.02)
+    assert time.monotonic() - begun < 0.19
+    time.sleep(0.3)
+    assert read(store, b"k") == block_of(8000)
+    assert (store.stats()["late"], store.stats()["hits"]) == (1, 2)
+    assert conserved(store)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wayward_disk_costs_blocks_but_never_serves_wrong_ones(made, seed):
+    """Calls fail, come late or move less than asked, at random, under several threads with short deadlines."""
+    files = WaywardFiles(seed, errors=0.1, short=0.1, delay_s=0.02)
+    store = made(capacity="1MiB", files=files, quarantine_s=0.05)
+    held, wrong, late = {}, [], []
+
+    def work(number):
+        rng = np.random.default_rng([seed, number])
+        for _ in range(60):
+            key = b"%d-%d" % (number, rng.integers(8))  # each thread has its own, so that it knows what is the newest
+            begun = time.monotonic()
+            if rng.random() < 0.5:
+                payload = block_of(int(rng.choice([100, 9000, 30_000])), int(rng.integers(1 << 30)))
+                ok = store.put(key, payload, deadline_s=1.0)
+                held[key] = [payload] if ok else [*held.get(key, [None]), payload]  # what was not acknowledged may be there
+            elif (length := store.length(key, deadline_s=1.0)) is not None:
+                buffer = bytearray(length)
+                try:
+                    if store.get(key, buffer, deadline_s=1.0) and buffer not in held[key]:
+                        wrong.append(key)
+                except BadInput:  # what was put late took its place meanwhile, and is of another length
+                    pass
+            late.extend(seconds for seconds in [time.monotonic() - begun] if seconds > 5)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (wrong, late) == ([], [])
+    assert files.failed > 10
+    files.errors = files.short = files.delay_s = 0.0
+    time.sleep(0.1)
+    for key, payloads in held.items():
+        assert read(store, key) in [None, *payloads]
+    assert store.put(b"after", b"it goes on")
+    assert read(store, b"after") == b"it goes on"
+    assert store.stats()["hits"] > 10
+    assert store.stats()["disk_bytes"] <= 1 << 20
+    assert conserved(store)
+
+
 def test_no_wall_clock_is_looked_at():
     """So that one that is set back changes nothing: neither pins nor quarantine nor deadlines."""
     sources = [path.read_text() for path in Path(block_store.__file__).parent.rglob("*.py")]
@@ -396,7 +455,7 @@ def told(child, lines):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cycles", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cycles", [5, pytest.param(200, marks=pytest.mark.long)])
 def test_kill_9(tmp_path, cycles):
     """What was acknowledged is there with its newest content, what was deleted is not; what was under way is either."""
     rng, held, served = np.random.default_rng(cycles), {}, 0

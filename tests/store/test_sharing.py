@@ -136,6 +136,52 @@ def test_owners_and_clients_killed_at_random(tmp_path, cycles):
         other.end()
 
 
+READER = """
+import sys
+import numpy as np
+from kvpager import store as block_store
+from tests.store.blocks import block_of
+rng = np.random.default_rng(int(sys.argv[2]))
+store = block_store.open(sys.argv[1])
+print(type(store._backend).__name__, flush=True)
+while True:
+    numbers = rng.integers(0, 30, 8)
+    buffers = [bytearray(20_000) for _ in numbers]
+    ok = store.get_many([b"%d" % number for number in numbers], buffers)
+    right = [buffer == block_of(20_000, int(number)) for number, buffer in zip(numbers, buffers)]
+    print("ok" if ok.all() and all(right) else f"wrong: {numbers} {ok} {right}", flush=True)
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cycles", [5, pytest.param(200, marks=pytest.mark.long)])
+def test_readers_killed_at_random(made, tmp_path, cycles):
+    """In the middle of reads: of a client, whose owner goes on and keeps nothing of it; of an owner, whose blocks all stay."""
+    rng, store = np.random.default_rng(cycles), made(capacity="4MiB")
+    assert store.put_many([b"%d" % number for number in range(30)], [block_of(20_000, number) for number in range(30)]).all()
+    left = []
+    for cycle in range(cycles):
+        owns = cycle % 2
+        if owns:
+            store.close()
+        child = subprocess.Popen(
+            [sys.executable, "-c", READER, str(tmp_path / "store"), str(cycle)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout.readline() == ("Owner\n" if owns else "Client\n")
+        time.sleep(float(rng.random()) * 0.3)
+        child.kill()
+        assert set(child.stdout.read().split("\n")[:-1]) <= {"ok"}
+        child.wait()
+        child.stdout.close()
+        if owns:
+            store = made()
+        assert all(read(store, b"%d" % number) == block_of(20_000, number) for number in range(30))
+        assert store.put(b"after", b"%d" % cycle)
+        assert conserved(store)
+        left.append(len(os.listdir("/proc/self/fd")))
+    assert max(left) <= left[1] + 2  # a connection that has just ended may still be there
+
+
 def test_two_writers_of_one_key(made):
     """One of the two contents, whole, in the end; never a mixture."""
     stores = [made(capacity="4MiB"), made(), made()]
