@@ -120,7 +120,7 @@ class LosingFiles(Files):
 
 
 class RefusingFiles(Files):
-    """A disk that refuses: `allocate`, `write`, `open` or `sync` with the given error number, while it is set."""
+    """A disk that refuses to `allocate`, `write`, `read`, `open`, `sync` or `remove`, with the error number that is set."""
 
     def __init__(self, **refuse):
         self.refuse = refuse
@@ -149,6 +149,10 @@ class RefusingFiles(Files):
     def sync(self, fd):
         self._may("sync")
         super().sync(fd)
+
+    def remove(self, path):
+        self._may("remove")
+        super().remove(path)
 
 
 class GatedFiles(Files):

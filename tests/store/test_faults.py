@@ -173,6 +173,50 @@ def test_an_older_index_is_found_out(made, tmp_path):
     assert conserved(store)
 
 
+def test_headers_that_cannot_be_read_now_are_read_later(made, tmp_path):
+    """The index misled, and the disk fails while the headers are looked at: a miss, and the store lives."""
+    store = made(capacity="4MiB")
+    assert store.put(b"kept", block_of(9000, 1))
+    store.close()
+    shelf = tmp_path / "store" / "size-00012288"
+    old = {name: (shelf / name).read_bytes() for name in ("index.sqlite", "clean")}
+    store = made()
+    assert store.put(b"kept", block_of(9000, 4))
+    assert store.flush()
+    assert store.put(b"new", block_of(9000, 5))
+    store.close()
+    for name, content in old.items():
+        (shelf / name).write_bytes(content)
+    files = RefusingFiles()
+    store = made(files=files, quarantine_s=0.1)
+    files.refuse["read"] = errno.EIO
+    assert not store.get(b"kept", bytearray(9000))
+    assert not store.contains(b"new")
+    files.refuse.clear()
+    time.sleep(0.2)
+    assert not store._backend._broken
+    assert read(store, b"kept") == block_of(9000, 4)
+    assert read(store, b"new") == block_of(9000, 5)
+    assert conserved(store)
+
+
+def test_what_cannot_be_wiped_since_the_disk_is_read_only_is_said(made):
+    """The mark of a clean index must go before a header may: where that is refused, the deletion is not answered with yes."""
+    files = RefusingFiles()
+    store = made(files=files)
+    assert store.put(b"k", b"payload")
+    assert store.put(b"other", b"payload")
+    assert store.flush()
+    files.refuse["remove"] = errno.EROFS
+    with pytest.raises(StoreError, match="overwritten"):
+        store.delete(b"k")
+    assert not store.contains(b"k")
+    files.refuse.clear()
+    assert read(store, b"other") == b"payload"
+    assert store.put(b"k", b"new")
+    assert read(store, b"k") == b"new"
+
+
 @pytest.mark.parametrize("left", ["lock only", "blank slab", "short slab", "no folder of ours", "marker.new", "no marker"])
 def test_what_a_killed_process_leaves_is_swept_or_finished(filled, made, left):
     new = filled / "size-00065536"

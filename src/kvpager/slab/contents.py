@@ -226,16 +226,24 @@ class Contents:
             return
         self._changed, self._changed_all, self._dirty = [], False, not settled
 
-    def rebuild(self, without: set[int]) -> None:
-        """Fill the table from the headers, leaving out the keys in `without`; no ticket may be under way."""
+    def rebuild(self, without: set[int]) -> bool:
+        """Fill the table from the headers, leaving out the keys in `without`; no ticket may be under way.
+
+        Return False, and change nothing, if they cannot be read now.
+        """
+        try:
+            self.changing()
+            self.sync(settled=False)
+            records = self._scanned(finished_only=False)
+        except (OSError, StoreError):
+            self._stats.io_errors += 1
+            return False
         self._stats.notices.append(f"{self.folder.path}: the index contradicts the data: headers were read")
-        self.changing()
-        self.sync(settled=False)
         self._changed_all, self.hinted = True, False
-        records = self._scanned(finished_only=False)
         if without:
             records = records.some(~np.isin(records.key, np.fromiter(without, np.uint64, len(without))))
         self._fill(records)
+        return True
 
     def tidy(self) -> None:
         """Write damaged superblocks again, and delete slabs that hold nothing, but for the first."""

@@ -96,7 +96,7 @@ class SlabStore:
         self._contents = Contents(Path(path), self.shape, capacity_bytes, threads, files or Files(), self.stats)
         self._disk = self._contents.disk
         self._pool = Pool(threads, self._disk.scratch_bytes, workers, wake)
-        self._queue_bytes, self._next_ticket = queue_bytes, 0
+        self._queue_bytes, self._next_ticket, self._closed = queue_bytes, 0, False
         self.new_keys = NewKeys(self._contents.table.keys)
         self._open: dict[int, Ticket] = {}
         self._asked: dict[int, Request] = {}  # while the index is only a hint: to be read again if it misled
@@ -104,7 +104,6 @@ class SlabStore:
         self._forgotten: set[int] = set()
         self._cut: dict[int, int] = {}  # keys forgotten while writes were under way, and the generation of that moment
         self._freed: deque[tuple[int, NDArray[np.int64]]] = deque()  # places, and the ticket that may touch them last
-        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -206,7 +205,7 @@ class SlabStore:
         """
         self._check(memory)
         self._settle()
-        request = Request(keys, layers, parts, memory, slots, deliver)
+        request = Request(keys, layers, parts, memory, slots, deliver, self._contents.hinted)
         number = self._number()
         if self._contents.hinted:
             self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy(), deliver)
@@ -326,8 +325,7 @@ class SlabStore:
     def _settle(self) -> None:
         """Take in what has finished."""
         wrong = self._take_in()
-        if wrong and self._contents.hinted:
-            self._read_again(wrong)
+        if wrong and self._contents.hinted and self._read_again(wrong):
             return
         for ticket in wrong:
             self._answer(ticket)
@@ -335,11 +333,12 @@ class SlabStore:
         while self._freed and (oldest is None or self._freed[0][0] < oldest):
             self._contents.give(self._freed.popleft()[1])
 
-    def _read_again(self, wrong: list[Reads]) -> None:
+    def _read_again(self, wrong: list[Reads]) -> bool:
         """The index may have misled: fill the table from the headers, and read what was `wrong` from where they say."""
         self._pool.wait(None, float("inf"))
         wrong += self._take_in()
-        self._contents.rebuild(self._forgotten)
+        if not self._contents.rebuild(self._forgotten):
+            return False
         self._freed.clear()
         for ticket in wrong:
             again = self._reads(ticket.number, self._asked[ticket.number], np.flatnonzero(~ticket.ok))
@@ -347,6 +346,7 @@ class SlabStore:
             self._start(again)
         self._asked.clear()
         self._forgotten.clear()
+        return True
 
     def _take_in(self) -> list[Reads]:
         """Answer what has finished; return the reads that met something wrong, which are not answered."""

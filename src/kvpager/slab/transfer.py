@@ -74,7 +74,7 @@ class Disk:
         self.record_bytes, self.slab_bytes, self.places = shape.record_bytes, shape.slab_bytes, shape.places
         self._rest = self.slab_bytes - self.places * self.record_bytes  # of a slab, beside its places
         self.run_bytes = max(MOST_RUN_BYTES // shape.record_bytes, 1) * shape.record_bytes
-        self.scratch_bytes = self.run_bytes + shape.part_bytes + MOST_GAP_BYTES + 2 * PAGE_BYTES
+        self.scratch_bytes = self.run_bytes + shape.part_bytes + MOST_GAP_BYTES + 3 * PAGE_BYTES
 
     def wipe(self, places: Collection[int]) -> None:
         """Overwrite the headers in `places` with zeros."""
@@ -107,10 +107,12 @@ class Request(NamedTuple):
     memory: NDArray[np.uint8]
     slots: Ids
     deliver: Deliver | None = None
+    wary: bool = False
+    """Whether a record whose header was wiped may still be in the table, since that came from an index. With `deliver` only."""
 
     def some(self, units: NDArray[np.intp]) -> Request:
         """The request for some of its units."""
-        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units], self.deliver)
+        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units], *self[5:])
 
 
 class Reads(Ticket):
@@ -146,6 +148,7 @@ class Reads(Ticket):
         super().__init__(number, answers)
         self.held = units
         self._disk, self._deliver = disk, request.deliver
+        self._before = PAGE_BYTES if request.wary and request.deliver is not None else 0  # what is read before a payload
         self._flat = request.memory.data.cast("B") if request.deliver is None else _NOTHING
         length, slabs = disk.part_bytes, places // disk.places
         inside = (places - slabs * disk.places) * disk.record_bytes + 2 * PAGE_BYTES + request.parts * np.int64(length)
@@ -208,7 +211,7 @@ class Reads(Ticket):
     def _copied(self, fd: int, first: int, behind: int, scratch: NDArray[np.uint8]) -> list[bool]:
         """Read whole pages into scratch; copy, or deliver, what is right."""
         length, flat, inside = self._disk.part_bytes, self._flat, self._inside
-        begin = inside[first] // PAGE_BYTES * PAGE_BYTES
+        begin = inside[first] // PAGE_BYTES * PAGE_BYTES - self._before
         end = -(-(inside[behind - 1] + length) // PAGE_BYTES) * PAGE_BYTES
         view = scratch.data
         got = read_fully(self._disk.files, fd, [view[: end - begin]], begin)
@@ -217,7 +220,9 @@ class Reads(Ticket):
             start = inside[unit] - begin
             part = view[start : start + length]
             right = start + length <= got and xxh3_64_intdigest(part, self._seeds[unit]) == self._sums[unit]
-            if right and self._deliver is not None:
+            if self._before and view[start - PAGE_BYTES : start - PAGE_BYTES + len(_WIPED)] == _WIPED:
+                right = False
+            elif right and self._deliver is not None:
                 self._deliver(int(self._units[unit]), scratch[start : start + length])
             elif right:
                 flat[self._slots[unit] * length : (self._slots[unit] + 1) * length] = part
@@ -376,4 +381,6 @@ class Wipes(Ticket):
 _WIPED_TOGETHER = 16
 _ZEROS = memoryview(bytes(PAGE_BYTES))
 _NOTHING = memoryview(b"")
+_WIPED = bytes(8)
+"""How a header begins that was wiped."""
 _U64 = (1 << 64) - 1

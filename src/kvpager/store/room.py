@@ -186,7 +186,10 @@ class Room:
                 for one in told:
                     one(sure)
 
-            self._rack.shelves[size].wipe(keys, done)
+            try:
+                self._rack.shelves[size].wipe(keys, done)
+            except (OSError, StoreError):  # what must be written before anything may change cannot be: they keep their places
+                done(sure=False)
 
     def _for(self, entry: Entry) -> str:
         """Whether `entry` can be written now, later or never."""
