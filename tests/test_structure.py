@@ -54,7 +54,7 @@ ARROWS: dict[str, set[str]] = {
     "replay": DATA | STEP | {"pool", "pager", "tiers", "driver", "runlog"},
     "live": DATA | STEP | {"pool", "pager", "slab", "tiers", "driver", "runlog", "store"},
     "evaluate": DATA | STEP | {"live"},
-    "connect": NOUNS | {"models", "policies", "pool", "pager", "slab", "tiers", "store"},
+    "connect": NOUNS | {"store"},
     "analysis": DATA | {"replay"},
     "plan": DATA | {"replay", "analysis"},
     "serving": DATA | {"replay", "analysis", "plan", "tiers"},
@@ -95,6 +95,7 @@ HEAVY = {
     "streamlit",
     "pyarrow",
     "triton",
+    "vllm",
 }
 TRITON = ["kvpager.live.kernels.device", "kvpager.live.kernels.spans"]  # it comes with PyTorch's builds for a GPU only
 LIGHT = [
