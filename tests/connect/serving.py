@@ -1,4 +1,4 @@
-"""One process that serves prompts with vLLM on the CPU; `test_vllm.py` starts it. Reads JSON from stdin, answers a line a step."""
+"""One process that serves prompts with vLLM on the CPU, for `test_vllm.py`: JSON on stdin, a line on stdout for each prompt."""
 
 import json
 import os
@@ -48,10 +48,12 @@ def counts(llm):
 
 
 def settle(llm, sampling):
-    """Step the engine until nothing is under way."""
-    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    while scheduler.connector is not None and scheduler.connector.connector_scheduler.manager.has_pending_work():
+    """Step the engine until nothing is under way, and a few steps more for the counts."""
+    connector = llm.llm_engine.engine_core.engine_core.scheduler.connector
+    more = 4
+    while connector is not None and more:
         llm.generate([{"prompt_token_ids": [5, 6, 7]}], sampling, use_tqdm=False)
+        more -= not connector.connector_scheduler.manager.has_pending_work()
 
 
 def main():
@@ -75,7 +77,8 @@ def main():
             (done,) = llm.generate([{"prompt_token_ids": asked["prompt"], **step}], sampling, use_tqdm=False)
             said = {"tokens": list(done.outputs[0].token_ids), "cached": done.num_cached_tokens}
             settle(llm, one)
-            print(json.dumps({**said, "counts": counts(llm)}), flush=True)
+            sys.stdout.write(json.dumps({**said, "counts": counts(llm)}) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

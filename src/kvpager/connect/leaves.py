@@ -83,7 +83,10 @@ class Leaves:
         self._free.discard(key)
 
     def victims(self, count: int, kept: Iterable[bytes]) -> list[bytes] | None:
-        """Take out and return `count` keys, none of which is in `kept` or before one of these; None, and no change, if it cannot be."""
+        """Take out and return `count` keys, none of them `kept` or before a kept one.
+
+        None, and nothing is changed, if there are not as many.
+        """
         kept = self._with_all_before(kept)
         chosen: list[tuple[int, bytes]] = []
         passed: list[tuple[int, bytes]] = []

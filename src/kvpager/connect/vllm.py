@@ -51,7 +51,6 @@ __all__ = ["VERSION", "KVPagerConnector", "KVPagerTier"]
 
 logger = init_logger(f"vllm.{__name__}")
 
-_REFRESH_S = 5.0
 _PREFIX = "vllm:kvpager_"
 _COUNTS = {
     "blocks_asked": "Blocks that were looked up: found, missing or late.",
@@ -139,6 +138,8 @@ class KVPagerTier(SecondaryTierManager):
         Salt of everything this engine stores.
     tenants : dict of str to int or str, optional
         Bytes on disk for requests that name one of these in ``kv_transfer_params={"kvpager_tenant": …}``.
+    refresh_s : float
+        How often the store is asked for its counts.
 
     Raises
     ------
@@ -154,6 +155,7 @@ class KVPagerTier(SecondaryTierManager):
         self, offloading_spec: OffloadingSpec, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
         path: str, capacity: int | str = 0, policy: str = "lru", deadline_s: float = 10.0, lookup_deadline_s: float = 1.0,
         weights: str = "", lora: str = "", tenant: str = "", tenants: Mapping[str, int | str] | None = None,
+        refresh_s: float = 5.0,
     ) -> None:  # fmt: skip
         detector = () if backpressure_detector is None else (backpressure_detector,)  # vLLM 0.28 has none
         super().__init__(offloading_spec, primary_kv_view, tier_type, *detector)
@@ -165,7 +167,7 @@ class KVPagerTier(SecondaryTierManager):
                 f"a smaller block_size in kv_connector_extra_config"
             )
         salts = {name: f"{tenant}\0{name}".encode() for name in tenants or {}}
-        self._deadline_s, self._lookup_deadline_s = deadline_s, lookup_deadline_s
+        self._deadline_s, self._lookup_deadline_s, self._refresh_s = deadline_s, lookup_deadline_s, refresh_s
         self._store = store.open(
             path, capacity, namespace=namespace_of(offloading_spec, self._row_bytes, weights, lora), tenant=tenant.encode(),
             policy=policy, quotas={salts[name]: size for name, size in (tenants or {}).items()}, deadline_s=deadline_s,
@@ -232,7 +234,7 @@ class KVPagerTier(SecondaryTierManager):
     def drain_jobs(self) -> None:
         """Wait for all jobs, which have deadlines."""
         while self._transfers:
-            self._results += self.get_finished_jobs()
+            self._results = list(self.get_finished_jobs())  # with those that were there
             time.sleep(0.001)
 
     def shutdown(self) -> None:
@@ -264,7 +266,7 @@ class KVPagerTier(SecondaryTierManager):
                 if (value := said.get(name.removeprefix("store_"))) is not None:
                     stats.set_gauge(_PREFIX + name, value)
             self._document = None
-        elif self._document is None and time.monotonic() > self._looked_at + _REFRESH_S:
+        elif self._document is None and time.monotonic() > self._looked_at + self._refresh_s:
             self._looked_at = time.monotonic()
             self._document = self._asker.submit(self._store.stats, self._lookup_deadline_s)
         return None if stats.is_empty() else stats

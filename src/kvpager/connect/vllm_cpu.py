@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """vLLM on a CPU: its offloading refuses that platform, though only the copying between two memories is missing.
 
 For tests, and for whoever runs vLLM on a CPU and wants its KV to outlive the process. The copies are made at once, by the
@@ -7,9 +8,11 @@ worker's thread.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvpager.connect.vllm import VERSION  # first: it refuses versions that may lack the rest
+from kvpager.connect.versions import VLLM, require
+
+VERSION = require(*VLLM)  # before anything is imported that other versions may lack
 
 from vllm.v1.kv_offload.base import (
     BlockIDsLoadStoreSpec,
@@ -20,9 +23,6 @@ from vllm.v1.kv_offload.base import (
 )
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["CPUTieringSpec", "CPUWorker"]
 
@@ -42,7 +42,7 @@ class CPUWorker(OffloadingWorker):
 
     def __init__(self, caches: CanonicalKVCaches, region: SharedOffloadRegion, blocks_per_chunk: int) -> None:
         self._region, self._per_chunk = region, blocks_per_chunk
-        self._blocks = [_bytes_of(cache.tensor) for cache in caches.tensors]
+        self._blocks = [cache.tensor.view(len(cache.tensor), -1) for cache in caches.tensors]
         self._chunks = [region.create_next_worker_view(one.shape[1] * blocks_per_chunk) for one in self._blocks]
         self._layers = [sorted({ref.tensor_idx for ref in refs}) for refs in caches.group_data_refs]
         self._done: list[TransferResult] = []
@@ -98,11 +98,6 @@ class CPUTieringSpec(TieringOffloadingSpec):
             )  # fmt: skip
             self._worker = CPUWorker(kv_caches, region, self.blocks_per_chunk)
         return self._worker
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """View int8 [blocks, bytes] of a cache's tensor."""
-    return tensor.view(torch.int8).view(tensor.shape[0], -1)
 
 
 def _places(cache: GPULoadStoreSpec, rows: list[int], per_chunk: int) -> list[tuple[int, int, int, int]]:
