@@ -124,8 +124,12 @@ class KVPagerTier(SecondaryTierManager):
         By what name it was asked for.
     backpressure_detector : object, optional
         vLLM's.
-    path, capacity, policy
-        See `kvpager.store.open`.
+    path : str
+        Directory of the store.
+    capacity : int or str
+        Bytes on disk at most: see `kvpager.store.open`.
+    policy : str
+        Which blocks leave the disk first.
     deadline_s : float
         Seconds after which a job has failed.
     lookup_deadline_s : float

@@ -84,9 +84,11 @@ class CPUWorker(OffloadingWorker):
 class CPUTieringSpec(TieringOffloadingSpec):
     """vLLM's tiers, with a worker for the CPU."""
 
+    _worker: OffloadingWorker | None
+
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """Return the worker."""
-        if not self._worker:
+        if self._worker is None:
             sizes = (
                 {"num_chunks": self.num_chunks, "kv_bytes_per_chunk": self.kv_bytes_per_chunk}
                 if VERSION > (0, 28)

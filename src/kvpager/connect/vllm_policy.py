@@ -104,7 +104,7 @@ def before_of(keys: Sequence[OffloadKey], context: ReqContext) -> dict[OffloadKe
         The request.
     """
     positions: dict[OffloadKey, int] = getattr(context, "_offload_key_positions", {})
-    order = context.get_state(_Order)
+    order: _Order | None = context.get_state(_Order)
     if order is None or order.positions != len(positions) or not positions:
         groups: dict[int, list[OffloadKey]] = {}
         for key in sorted(positions, key=positions.__getitem__) or keys:
