@@ -62,7 +62,7 @@ def main():
 
     llm = LLM(
         asked["model"], enforce_eager=True, max_model_len=2048, dtype="bfloat16", seed=0, max_num_seqs=4,
-        kv_transfer_config=transfer(asked.get("tier")), disable_log_stats=False, **asked.get("engine", {}),
+        kv_transfer_config=transfer(asked.get("tier")), disable_log_stats=False,
     )  # fmt: skip
     sampling, one = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True), SamplingParams(max_tokens=1)
     for step in asked["steps"]:

@@ -11,6 +11,7 @@ from kvpager.errors import BadInput, StoreError
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 ROW = 8192
+PATIENT = {"deadline_s": 60, "lookup_deadline_s": 30}  # a busy machine is not what is tested
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def tier(spec, plain, tmp_path):
 
     def make(its_spec=None, its_config=None, **options):
         rows = np.random.default_rng(len(made)).integers(-128, 127, (12, ROW), np.int8)
-        options = {"path": str(tmp_path / "blocks"), "capacity": "256MiB", "weights": "one"} | options
+        options = {"path": str(tmp_path / "blocks"), "capacity": "256MiB", "weights": "one"} | PATIENT | options
         with set_current_vllm_config(its_config or plain):
             one = KVPagerTier(its_spec or spec(), memoryview(rows), "KVPagerTier", **options)
         made.append(one)
@@ -94,7 +95,7 @@ def job(number, its_keys, rows, load, context=None):
     return TransferJob(**fields, req_context=context or request())
 
 
-def finish(tier, seconds=20):
+def finish(tier, seconds=90):
     """The one result that is awaited."""
     deadline = time.monotonic() + seconds
     while not (results := list(tier.get_finished_jobs())):
@@ -104,7 +105,7 @@ def finish(tier, seconds=20):
     return result
 
 
-def look(tier, its_keys, context=None, seconds=20):
+def look(tier, its_keys, context=None, seconds=90):
     """Look up as the scheduler does, until each is known."""
     from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
 
