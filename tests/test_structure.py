@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "tiers": NOUNS | {"hardware", "slab"},
     "driver": NOUNS | {"pool", "pagetable", "pager", "policies", "prefetch", "tiers"},
     "runlog": NOUNS | {"pool", "pagetable", "pager", "policies", "prefetch", "tiers", "driver", "models", "traces"},
-    "store": NOUNS | {"tiers", "slab"},
+    "store": NOUNS | {"tiers", "slab", "analysis"},
     "replay": DATA | STEP | {"pool", "pager", "tiers", "driver", "runlog"},
     "live": DATA | STEP | {"pool", "pager", "slab", "tiers", "driver", "runlog", "store"},
     "evaluate": DATA | STEP | {"live"},
