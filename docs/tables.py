@@ -1,7 +1,9 @@
 """Write tables into README and docs: of plug-ins, from the registries and their docstrings; of claims, from the ledger.
 
-A table stands between ``<!-- table: policies -->`` or ``<!-- ledger: verdicts -->`` and ``<!-- end of table -->``.
-Nobody edits it by hand:
+Also of metrics, and of why blocks leave a store, from the code that counts them; and docs/grafana.json, from the dashboard's.
+
+A table stands between ``<!-- table: policies -->``, ``<!-- ledger: verdicts -->`` or ``<!-- counted: metrics -->`` and
+``<!-- end of table -->``. Nobody edits it by hand:
 
     python docs/tables.py            write
     python docs/tables.py --check    fail if a table is not what the registry or the ledger says
@@ -10,6 +12,7 @@ Nobody edits it by hand:
 from __future__ import annotations
 
 import functools
+import json
 import re
 import sys
 from collections import Counter
@@ -29,7 +32,10 @@ from kvpager.policies.requests.prefix.base import PREFIX_POLICIES
 from kvpager.prefetch import PREFETCHERS
 from kvpager.registry import Registry
 from kvpager.selectors import SELECTORS
+from kvpager.store.dashboard import dashboard
 from kvpager.store.eviction.base import EVICTIONS
+from kvpager.store.journal import DEPARTURES
+from kvpager.store.metrics import METRICS
 from kvpager.tiers.base import TIERS
 from kvpager.traces.formats import FORMATS
 
@@ -67,6 +73,8 @@ LEDGER_HEADS = {
     "uncalibrated": ("constant", "notes' value", "controls", "a larger value", "fitted by: value (95 % interval)", "claim"),
 }
 LEDGER_MARK = re.compile(r"(<!-- ledger: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+COUNTED_HEADS = {"metrics": ("metric", "kind", "labels", "what it is"), "departures": ("cause", "why the block left")}
+COUNTED_MARK = re.compile(r"(<!-- counted: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 MARK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -133,6 +141,13 @@ def ledger_rows(kind: str) -> Iterable[tuple[str, ...]]:
             yield f"`{constant.symbol}`", constant.text, constant.controls, constant.direction, fitted, claim
 
 
+def counted_rows(kind: str) -> Iterable[tuple[str, ...]]:
+    """Rows of a table of what a store counts."""
+    if kind == "metrics":
+        return ((f"`{one.name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help) for one in METRICS)
+    return ((f"`{cause}`", why) for cause, why in DEPARTURES.items())
+
+
 def figures(quantity: dict[str, Any]) -> str:
     """Values and unit of a row's quantity."""
     values = quantity["value"] if isinstance(quantity["value"], list) else [quantity["value"]]
@@ -147,15 +162,17 @@ def table(heads: tuple[str, ...], lines: Iterable[tuple[str, ...]]) -> str:
 def filled(text: str) -> str:
     """`text` with every table as the registries and the ledger say."""
     text = MARK.sub(lambda found: f"{found[1]}{table(HEADS[found[2]], rows(REGISTRIES[found[2]]))}{found[3]}", text)
-    return LEDGER_MARK.sub(lambda found: f"{found[1]}{table(LEDGER_HEADS[found[2]], ledger_rows(found[2]))}{found[3]}", text)
+    text = LEDGER_MARK.sub(lambda found: f"{found[1]}{table(LEDGER_HEADS[found[2]], ledger_rows(found[2]))}{found[3]}", text)
+    return COUNTED_MARK.sub(lambda found: f"{found[1]}{table(COUNTED_HEADS[found[2]], counted_rows(found[2]))}{found[3]}", text)
 
 
 def main(arguments: list[str]) -> int:
     """Write, or with ``--check`` compare; return the exit code."""
     stale = []
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]:
-        text = path.read_text(encoding="utf-8")
-        if (new := filled(text)) != text:
+    grafana = ROOT / "docs" / "grafana.json"
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")), grafana]:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if (new := json.dumps(dashboard(), indent=1) + "\n" if path == grafana else filled(text)) != text:
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in arguments:
                 path.write_text(new, encoding="utf-8")

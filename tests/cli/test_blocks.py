@@ -1,4 +1,10 @@
-"""``kvpager store`` of a block store: closed, damaged, or owned by another process."""
+"""``kvpager store`` of a block store: closed, damaged, owned by another process, or served by this command."""
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
 
 import numpy as np
 import pytest
@@ -62,3 +68,47 @@ def test_what_cannot_be_told(refused, here, filled):
     (here / "empty").mkdir()
     refused("store", "top", "empty", words=("no block store",))
     refused("store", "top", "nowhere", words=("no block store",))
+
+
+def started(entry, *arguments):
+    """``kvpager store serve`` as a process of its own, and where its metrics are."""
+    process = subprocess.Popen([*entry, "store", "serve", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    line = process.stdout.readline().decode()
+    assert line.startswith("serving 'b', metrics at http://127.0.0.1:"), process.communicate()[1]
+    return process, line.split()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_keeps_the_store_open_and_gives_metrics_out(filled, entry, well, number):
+    """This process is its client, then it ends cleanly at a signal."""
+    process, url = started(entry, "b", "--metrics", "0", "--log", "events")
+    try:
+        with block_store.open(filled) as store:
+            assert store.get(b"2", np.zeros(9000, np.uint8))
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            text = answer.read().decode()
+        assert 'kvpager_store_hits_total{tier="disk"} 1.0' in text
+        assert well("store", "info", "b", "--json").document["hits"] == 1
+        assert b'"event": "hit"' in (filled.parent / "events").read_bytes()
+    finally:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, b"", b"")
+    assert not (filled / "socket").exists()
+
+
+def test_serve_refuses_in_one_line(filled, refused, here, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        refused("store", "serve", "b", "--metrics", door.getsockname()[1], words=("give another port",))
+    refused("store", "serve", "b", "--metrics", 99_999, words=("--metrics",))
+    refused("store", "serve", "b", "--log", "no/where", words=("no/where", "another file"))
+    refused("store", "info", "b", "--metrics", 1, words=("kvpager store serve",))
+    refused("store", "serve", "nowhere", "--metrics", 0, words=("no block store",))
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    refused("store", "serve", "b", "--metrics", 0, words=("prometheus_client", "kvpager[metrics]"))
+
+
+def test_help_shows_all_of_it(well):
+    out = well("store", "--help").out
+    for needle in ("info|verify|gc|top|serve", "--metrics", "--log", "Example: kvpager store verify", "127.0.0.1"):
+        assert needle in " ".join(out.split())

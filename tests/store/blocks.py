@@ -27,9 +27,15 @@ def crash(store):
 
 
 def conserved(store):
-    """Whether the counts of what was asked add up."""
+    """Whether the counts of what was asked add up, and the bytes of what came and went."""
     stats = store.stats()
-    return stats["asked"] == stats["hits"] + stats["misses"] + stats["failed"]
+    journal, held = stats["journal"], sum(one.length for one in store.scan(everyone=True))
+    return (
+        stats["asked"] == stats["hits"] + stats["misses"] + stats["failed"]
+        and stats["put"] == stats["stored"] + stats["refused"] + stats["unwritten"]
+        and journal["found_bytes"] + journal["stored_bytes"] - sum(journal["left_bytes"].values()) == held
+        and stats["unaccounted"] == {"reads": 0, "writes": 0, "bytes": 0}
+    )
 
 
 def flip(path, byte):

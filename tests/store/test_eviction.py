@@ -129,7 +129,7 @@ def test_victims_are_those_of_brute_force(policy, operations):
             assert (None if found is None else int(found.digest)) == expected
             if found is not None:
                 slow.gone(expected, True)
-                catalogue.remove(found, evicted=True)
+                catalogue.remove(found, "place")
         elif what[0] in slow.blocks:
             entry = catalogue.get(digest(what[0]))
             if operation == "read":
@@ -158,7 +158,7 @@ def test_blocks_in_a_ring_leave_all_the_same_but_not_for_a_pin(policy):
     assert catalogue.victim() is None
     catalogue.pin(catalogue.get(b"%032d" % 2), 0)
     for _ in range(3):
-        catalogue.remove(catalogue.victim(), evicted=True)
+        catalogue.remove(catalogue.victim(), "place")
     assert len(catalogue) == 0
 
 

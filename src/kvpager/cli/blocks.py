@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from kvpager.cli.root import print_json
 from kvpager.errors import StoreError
 from kvpager.units import format_bytes
 
 if TYPE_CHECKING:
     from kvpager.store.blockstore import BlockStore
 
-__all__ = ["block_actions"]
+__all__ = ["block_actions", "serve"]
 
 _Result = tuple[dict[str, Any], list[str], bool]
 _SHOWN = 10
@@ -26,6 +32,30 @@ def block_actions(folder: Path) -> dict[str, Callable[[Path], _Result]]:
     if not is_block_store(folder):
         return {}
     return {"info": _with(_info), "verify": _with(_verify), "gc": _with(_gc), "top": _with(_top)}
+
+
+def serve(folder: Path, port: int | None, address: str, log: Path | None, *, json: bool) -> None:
+    """Keep the block store in `folder` open until a signal ends this; with a port, give its metrics out."""
+    from kvpager import store
+    from kvpager.store.metrics import Endpoint
+
+    stop = threading.Event()
+    with store.open(folder, log=log) as blocks:
+        endpoint = None if port is None else Endpoint(blocks, port, address)
+        before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            where = endpoint.url if endpoint else None
+            if json:
+                print_json({"serving": folder.name, "metrics": where})
+            else:
+                typer.echo(f"serving {folder.name!r}" + (f", metrics at {where}" if where else ""))
+            sys.stdout.flush()
+            stop.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if endpoint is not None:
+                endpoint.close()
 
 
 def _with(do: Callable[[BlockStore], _Result]) -> Callable[[Path], _Result]:

@@ -50,9 +50,9 @@ app = typer.Typer(
 _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name for wrong options and missing arguments
 
 _EXTRAS = {
-    "altair": "report", "gguf": "record", "jinja2": "report", "joblib": "replay", "numba": "live", "pyarrow": "requests",
-    "safetensors": "record", "scipy": "replay", "torch": "record", "transformers": "record", "vl_convert": "report",
-    "xxhash": "live", "zarr": "trace",
+    "altair": "report", "gguf": "record", "jinja2": "report", "joblib": "replay", "numba": "live",
+    "prometheus_client": "metrics", "pyarrow": "requests", "safetensors": "record", "scipy": "replay", "torch": "record",
+    "transformers": "record", "vl_convert": "report", "xxhash": "live", "zarr": "trace",
 }  # fmt: skip
 """The extra that brings a package which not every command needs."""
 

@@ -16,10 +16,13 @@ __all__ = ["store"]
 _Result = tuple[dict[str, Any], list[str], bool]
 
 
-@app.command(epilog="Example: kvpager store verify kv-store")
+@app.command(epilog="Example: kvpager store verify kv-store; kvpager store serve kv-blocks --metrics 9464")
 def store(
-    action: Annotated[str, typer.Argument(metavar="info|verify|gc|top", help="What to do.")],
+    action: Annotated[str, typer.Argument(metavar="info|verify|gc|top|serve", help="What to do.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The directory that was given as --store, or a block store's.")],
+    metrics: Annotated[int | None, typer.Option(metavar="PORT", min=0, max=65_535, help="serve: metrics there; 0 = any.")] = None,
+    address: Annotated[str, typer.Option(help="serve: who can reach the metrics; else this machine alone.")] = "127.0.0.1",
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help="serve: events there, if this process owns the store.")] = None,
     json: Json = False,
 ) -> None:
     """Look after a live cache's store that no process is using, or after a block store (kvpager.store), in use or not.
@@ -27,12 +30,21 @@ def store(
     info shows its size and its sessions. verify reads everything back and ends with exit code 1 if anything is damaged or
     missing. gc removes the blocks that no session in DIR/sessions needs, and the files that are empty then; of a block store,
     files that are empty or were set aside. top shows a block store's largest tenants and namespaces, and the blocks read most.
+    serve keeps a block store open for other processes, with metrics for Prometheus, until it is interrupted.
     """
-    actions: dict[str, Callable[[Path], _Result]] = {"info": _info, "verify": _verify, "gc": _gc, "top": _top}
+    if action != "serve" and (metrics is not None or log is not None):
+        raise BadInput(f"--metrics and --log are of 'kvpager store serve', not of {action!r}: leave them out")
+    actions: dict[str, Callable[[Path], _Result]] = {
+        "info": _info, "verify": _verify, "gc": _gc, "top": _block_stores_only, "serve": _block_stores_only
+    }  # fmt: skip
     if action in actions and folder.is_dir() and not list(folder.glob("slab-*.kv")):
-        from kvpager.cli.blocks import block_actions
+        from kvpager.cli.blocks import block_actions, serve
 
-        actions = block_actions(folder) or actions
+        found = block_actions(folder)
+        if found and action == "serve":
+            serve(folder, metrics, address, log, json=json)
+            return
+        actions |= found
     if action not in actions:
         raise BadInput(f"unknown action {action!r}: choose among {', '.join(actions)}")
     document, lines, sound = actions[action](folder)
@@ -123,8 +135,8 @@ def _gc(folder: Path) -> _Result:
     return document, lines, True
 
 
-def _top(folder: Path) -> _Result:
-    raise BadInput(f"{str(folder)!r} is no block store, and only of one 'top' can tell: see 'kvpager store info'")
+def _block_stores_only(folder: Path) -> _Result:
+    raise BadInput(f"{str(folder)!r} is no block store, and 'top' and 'serve' are for one: see 'kvpager store info'")
 
 
 def _tokens(count: int | None) -> str:

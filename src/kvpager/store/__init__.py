@@ -23,6 +23,7 @@ def open(
     path: str | PathLike[str], capacity: int | str = 0, *, namespace: Namespace | None = None, tenant: bytes = b"",
     policy: str = "lru", quotas: Mapping[bytes, int | str] | None = None, watermarks: tuple[float, float] = (0.9, 0.95),
     deadline_s: float = 30.0, quarantine_s: float = 60.0, staging_bytes: int = 64 << 20, files: Files | None = None,
+    log: str | PathLike[str] | None = None,
 ) -> BlockStore:  # fmt: skip
     """Open the block store in `path`, or make it.
 
@@ -50,6 +51,8 @@ def open(
         Of memory for each size of blocks that is in use.
     files : Files, optional
         The file layer.
+    log : path, optional
+        A file to which each event is appended as a line of JSON: see docs/operations.md.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def open(
     from kvpager.store.opening import open_store
 
     return open_store(
-        path, capacity, namespace, tenant, policy, quotas, watermarks, deadline_s, quarantine_s, staging_bytes, files
+        path, capacity, namespace, tenant, policy, quotas, watermarks, deadline_s, quarantine_s, staging_bytes, files, log
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from kvpager.errors import InvariantError
 from kvpager.store.entry import Entry
 from kvpager.store.eviction.base import Eviction
+from kvpager.store.journal import EVICTED_FOR, Journal
 
 __all__ = ["Catalogue"]
 
@@ -27,21 +28,27 @@ class Catalogue:
         Ranks them.
     clock : callable
         Seconds, never set back.
+    journal : Journal, optional
+        Told what leaves.
 
     Attributes
     ----------
+    held_bytes : int
+        Payload of all of them.
     used_bytes : int
         What all of them take on disk.
     tenant_bytes : Counter of bytes
         The same by tenant's id.
     """
 
-    def __init__(self, policy: Eviction, clock: Callable[[], float] = time.monotonic) -> None:
-        self._policy, self._clock = policy, clock
+    def __init__(
+        self, policy: Eviction, clock: Callable[[], float] = time.monotonic, journal: Journal | None = None
+    ) -> None:  # fmt: skip
+        self._policy, self._clock, self.journal = policy, clock, journal or Journal()
         self._entries: dict[bytes, Entry] = {}
         self._behind: Counter[bytes] = Counter()
         self._pins: list[tuple[float, bytes]] = []
-        self.used_bytes = 0
+        self.used_bytes = self.held_bytes = 0
         self.tenant_bytes: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
@@ -65,6 +72,7 @@ class Catalogue:
         if digest in self._entries:
             raise InvariantError("a block came into the catalogue twice: remove the old one first")
         self._entries[digest] = entry
+        self.held_bytes += entry.length
         self.used_bytes += entry.disk_bytes
         self.tenant_bytes[entry.tenant] += entry.disk_bytes
         if entry.parent:
@@ -74,14 +82,16 @@ class Catalogue:
         self._policy.taken(digest, entry.tenant, entry.disk_bytes)
         self._offer(entry)
 
-    def remove(self, entry: Entry, *, evicted: bool = False) -> None:
-        """Take a block out."""
+    def remove(self, entry: Entry, why: str = "deleted") -> None:
+        """Take a block out; `why` is one of `DEPARTURES`."""
         del self._entries[entry.digest]
+        self.journal.left(entry, why)
+        self.held_bytes -= entry.length
         self.used_bytes -= entry.disk_bytes
         self.tenant_bytes[entry.tenant] -= entry.disk_bytes
         if not self.tenant_bytes[entry.tenant]:
             del self.tenant_bytes[entry.tenant]
-        self._policy.gone(entry.digest, evicted)
+        self._policy.gone(entry.digest, why in EVICTED_FOR)
         self._unlink(entry)
 
     def touch(self, entry: Entry) -> None:

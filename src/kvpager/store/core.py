@@ -77,7 +77,7 @@ class Core:
     """
 
     def __init__(self, rack: Rack, catalogue: Catalogue, stats: StoreStats, room: Room, quarantine_s: float) -> None:
-        self.rack, self.catalogue, self.stats = rack, catalogue, stats
+        self.rack, self.catalogue, self.stats, self._journal = rack, catalogue, stats, catalogue.journal
         self._room, self._quarantine_s = room, quarantine_s
         self._writing: dict[bytes, list[Entry]] = {}
         self._dropped: set[int] = set()  # sequences of those being written that were deleted meanwhile
@@ -85,6 +85,7 @@ class Core:
         self._deletes: list[tuple[bytes, Request, bool]] = []
         self._most_retired = _MOST_RETIRED
         for entry in sorted(self._found(), key=lambda entry: entry.sequence):
+            self._journal.found(entry)
             self._install(entry)
         self._sequence = count(max((entry.sequence for entry in [*catalogue, *self._doubles]), default=0) + 1)
         room.retired += self._doubles
@@ -94,6 +95,16 @@ class Core:
     def idle(self) -> bool:
         """Whether nothing is under way."""
         return all(shelf.idle for shelf in self.rack.shelves.values()) and not self._room.waiting
+
+    @property
+    def reading(self) -> int:
+        """Blocks that are being read for somebody who waits."""
+        return sum(not job.request.given_up for shelf in self.rack.shelves.values() for job in shelf.being_read())
+
+    @property
+    def writing(self) -> int:
+        """Blocks that are being written, or wait for room."""
+        return sum(map(len, self._writing.values()))
 
     def get(self, jobs: list[Job]) -> None:
         """Begin to read."""
@@ -111,6 +122,7 @@ class Core:
             if entry is not None:
                 self.catalogue.hide(entry, self._quarantine_s)
                 entry.failures = 0
+                self._journal.tell("late", entry)
 
     def put(self, jobs: list[Job], parents: list[bytes], tenant: bytes, namespace: bytes) -> None:
         """Begin to write."""
@@ -191,6 +203,7 @@ class Core:
         if entry is None:
             if job.answer(False):
                 self.stats.misses += 1
+                self._journal.tell_of("miss", job.digest)
         elif entry.length != len(job.memory):
             self.stats.misses += job.request.fail(
                 BadInput(f"a block of {entry.length:,} bytes does not go into {len(job.memory):,}: give a buffer of its length")
@@ -206,11 +219,13 @@ class Core:
                     self.catalogue.touch(entry)
                 self.stats.hits += 1
                 self.stats.read_bytes += entry.length
+                self._journal.read(entry, job.request.since_s)
         elif self.catalogue.get(job.digest) is not entry:  # it left, or was replaced, before it could be read
             self._begin_read(job)
         else:
             self.catalogue.hide(entry, _FOREVER if entry.failures else self._quarantine_s)
             self.stats.quarantined += 1
+            self._journal.tell("corrupt", entry)
             if job.answer(False):
                 self.stats.failed += 1
 
@@ -224,9 +239,12 @@ class Core:
                 self.stats.refused += 1
             else:
                 self.stats.unwritten += 1
+            self._journal.tell("unwritten", entry, cause="given up" if one.job.request.given_up else None)
             one.job.answer(False)
             return
+        self._journal.stored(entry, one.job.request.since_s)
         if dropped:
+            self._journal.left(entry, "deleted")
             self._room.let_go(entry)
         else:
             self._install(entry)
@@ -240,10 +258,11 @@ class Core:
         """Make `entry` the block of its name unless a newer one is; the older of two goes to the doubles."""
         held = self.catalogue.get(entry.digest)
         if held is not None and held.sequence > entry.sequence:
+            self._journal.left(entry, "replaced")
             self._doubles.append(entry)
             return
         if held is not None:
-            self.catalogue.remove(held)
+            self.catalogue.remove(held, "replaced")
             self._doubles.append(held)
             entry.reads = held.reads
         self.catalogue.add(entry)
@@ -253,6 +272,7 @@ class Core:
     def _refuse(self, job: Job, entry: Entry) -> None:
         self._forget_write(entry)
         self.stats.refused += 1
+        self._journal.tell("refused", entry)
         job.answer(False)
 
     def _forget_write(self, entry: Entry) -> bool:
@@ -281,10 +301,11 @@ class Core:
         there = {entry.key: entry for entry in found}
         for entry in [entry for entry in self.catalogue if entry.size == shelf.size]:
             if entry.key not in there:
-                self.catalogue.remove(entry)
+                self.catalogue.remove(entry, "lost")
         known = {entry.key for entry in [*self.catalogue, *self._room.retired] if entry.size == shelf.size}
         for entry in sorted(found, key=lambda entry: entry.sequence):
             if entry.key not in known:
+                self._journal.found(entry)
                 self._install(entry)
         self._room.retired = [entry for entry in self._room.retired if entry.size != shelf.size or entry.key in there]
         self._room.retired += self._doubles

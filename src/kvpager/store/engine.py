@@ -19,7 +19,9 @@ from kvpager.slab.files import Files
 from kvpager.store.catalogue import Catalogue
 from kvpager.store.core import Core, StoreStats
 from kvpager.store.entry import BlockInfo
+from kvpager.store.eventlog import EventLog
 from kvpager.store.eviction.base import EVICTIONS
+from kvpager.store.journal import Journal
 from kvpager.store.rack import Rack
 from kvpager.store.requests import Bytes, Job, Request
 from kvpager.store.room import Room
@@ -48,16 +50,18 @@ class Settings:
         Of memory for each size of places.
     files : Files
         The file layer.
+    log : Path, optional
+        Where events are logged.
     """
 
     def __init__(
         self, path: Path, capacity: int, policy: str, quotas: Mapping[bytes, int], low: float, high: float, quarantine_s: float,
-        staging_bytes: int, files: Files,
+        staging_bytes: int, files: Files, log: Path | None = None,
     ) -> None:  # fmt: skip
         if not 0 < low <= high <= 1:
             raise BadInput(f"watermarks low = {low}, high = {high}: give shares, 0 < low <= high <= 1")
         self.path, self.capacity, self.policy, self.quotas, self.low, self.high = path, capacity, policy, quotas, low, high
-        self.quarantine_s, self.staging_bytes, self.files = quarantine_s, staging_bytes, files
+        self.quarantine_s, self.staging_bytes, self.files, self.log = quarantine_s, staging_bytes, files, log
         self.make_policy = EVICTIONS[policy]
 
 
@@ -87,7 +91,8 @@ class Engine:
         try:
             self._rack = Rack(settings.path, settings.capacity, settings.staging_bytes, settings.files, self._wake)
             try:
-                catalogue = Catalogue(settings.make_policy())
+                self._log = None if settings.log is None else EventLog(settings.log)
+                catalogue = Catalogue(settings.make_policy(), journal=Journal(self._log))
                 self._room = Room(self._rack, catalogue, settings.low, settings.high, settings.quotas)
                 self._core = Core(self._rack, catalogue, self.stats, self._room, settings.quarantine_s)
             except BaseException:
@@ -222,12 +227,21 @@ class Engine:
         self._broken = StoreError("the store was opened before this process was forked: open it here")
 
     def _document(self) -> dict[str, Any]:
-        catalogue, rack = self._core.catalogue, self._rack
+        catalogue, rack, stats = self._core.catalogue, self._rack, self.stats
         shelves = rack.shelves.values()
+        reading, writing = self._core.reading, self._core.writing
         return {
             **asdict(self.stats), "evicted": self._room.evicted, "blocks": len(catalogue), "used_bytes": catalogue.used_bytes,
             "disk_bytes": rack.disk_bytes, "capacity_bytes": rack.capacity, "set_aside_bytes": rack.set_aside_bytes,
             "tenants": {tenant.hex(): taken for tenant, taken in catalogue.tenant_bytes.most_common()},
+            "quotas": {tenant.hex(): quota for tenant, quota in self._room.quotas.items()}, "held_bytes": catalogue.held_bytes,
+            "under_way": {"reads": reading, "writes": writing}, "journal": catalogue.journal.document(),
+            "unaccounted": {
+                "reads": stats.asked - stats.hits - stats.misses - stats.failed - reading,
+                "writes": stats.put - stats.stored - stats.refused - stats.unwritten - writing,
+                "bytes": catalogue.journal.balance_bytes - catalogue.held_bytes,
+            },
+            "events_lost": self._log.lost if self._log else 0,
             "io_errors": sum(shelf.store.stats.io_errors for shelf in shelves),
             "checksum_failures": sum(shelf.store.stats.checksum_failures for shelf in shelves),
             "notices": [*self.stats.notices, *(notice for shelf in shelves for notice in shelf.store.stats.notices)],
@@ -261,6 +275,8 @@ class Engine:
             self._broken = self._broken or error
         finally:
             self._files.close(self._lock)
+            if self._log is not None:
+                self._log.close(1.0)
 
     def _round(self) -> bool:
         """Do what there is to do; False at the end."""

@@ -48,6 +48,10 @@ class Entry:
     """Reads that failed."""
     reads: int = 0
     """Since the store was opened."""
+    came_s: float = 0.0
+    """When it was acknowledged, by the monotonic clock; 0: before the store was opened."""
+    used_s: float = 0.0
+    """When it was put or read last; 0: not since the store was opened."""
     size: int = field(init=False)
     """Of its place."""
     disk_bytes: int = field(init=False)

@@ -22,12 +22,13 @@ __all__ = ["open_store"]
 def open_store(
     path: str | PathLike[str], capacity: int | str, namespace: Namespace | None, tenant: bytes, policy: str,
     quotas: Mapping[bytes, int | str] | None, watermarks: tuple[float, float], deadline_s: float, quarantine_s: float,
-    staging_bytes: int, files: Files | None,
+    staging_bytes: int, files: Files | None, log: str | PathLike[str] | None,
 ) -> BlockStore:  # fmt: skip
     """See `kvpager.store.open`."""
     most = {tenant_id(name): _bytes(size, "quota") for name, size in (quotas or {}).items()}
     settings = Settings(
-        Path(path), _bytes(capacity, "capacity"), policy, most, *watermarks, quarantine_s, staging_bytes, files or Files()
+        Path(path), _bytes(capacity, "capacity"), policy, most, *watermarks, quarantine_s, staging_bytes, files or Files(),
+        None if log is None else Path(log),
     )  # fmt: skip
     if not deadline_s > 0:
         raise BadInput(f"deadline_s = {deadline_s}: give seconds above 0")

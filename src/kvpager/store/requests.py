@@ -6,6 +6,7 @@ A caller's memory is lent by its request for as long as a copy takes, and never 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,8 @@ class Request:
         The answers; False till they are in.
     result : object
         Of calls about other things than blocks.
+    since_s : float
+        When it was made, by the monotonic clock.
     """
 
     def __init__(self, count: int) -> None:
@@ -44,6 +47,7 @@ class Request:
         self.given_up = False
         self._lent = 0
         self._back = threading.Condition(self.lock)
+        self.since_s = time.monotonic()
         self._left = count
         self._answered = np.zeros(count, np.bool_)
         self._finished = threading.Event()

@@ -56,7 +56,7 @@ class Room:
     """
 
     def __init__(self, rack: Rack, catalogue: Catalogue, low: float, high: float, quotas: Mapping[bytes, int]) -> None:
-        self._rack, self._catalogue, self._quotas = rack, catalogue, quotas
+        self._rack, self._catalogue, self.quotas = rack, catalogue, quotas
         self._low_bytes, self._high_bytes = int(low * rack.capacity), int(high * rack.capacity)
         self.waiting: deque[tuple[Job, Entry]] = deque()
         self.retired: list[Entry] = []
@@ -120,7 +120,7 @@ class Room:
             self.reserved[entry.tenant] += sign * entry.disk_bytes
 
     def _over_quota(self, entry: Entry) -> bool:
-        quota = self._quotas.get(entry.tenant)
+        quota = self.quotas.get(entry.tenant)
         if quota is None:
             return False
         return self._catalogue.tenant_bytes[entry.tenant] + self.reserved[entry.tenant] + entry.disk_bytes > quota
@@ -142,8 +142,8 @@ class Room:
             if self.retired:
                 self.let_go_replaced()
             victim = self._catalogue.victim()
-            if victim is not None and not self._empty_a_slab(victim):
-                self.evict(victim)
+            if victim is not None and not self._empty_a_slab(victim, "bound"):
+                self.evict(victim, "bound")
             self.wipe()
             for shelf in self._rack.shelves.values():
                 shelf.store.drain()
@@ -157,9 +157,9 @@ class Room:
         """Delete all slabs that hold nothing."""
         self._take_back(0)
 
-    def evict(self, entry: Entry) -> None:
-        """Let a block go."""
-        self._catalogue.remove(entry, evicted=True)
+    def evict(self, entry: Entry, why: str) -> None:
+        """Let a block go; `why` is one of `EVICTED_FOR`."""
+        self._catalogue.remove(entry, why)
         self.let_go(entry)
         self.evicted += 1
 
@@ -200,15 +200,15 @@ class Room:
         while self._over_quota(entry):
             victim = self._catalogue.victim(entry.tenant)
             if victim is None:
-                fits = entry.disk_bytes <= self._quotas[entry.tenant]
+                fits = entry.disk_bytes <= self.quotas[entry.tenant]
                 return LATER if self.reserved[entry.tenant] and fits else NEVER
-            self.evict(victim)
+            self.evict(victim, "quota")
         if self._above(self._high_bytes, entry):
             while self._above(self._low_bytes, entry):
                 victim = self._catalogue.victim()
                 if victim is None:
                     break
-                self.evict(victim)
+                self.evict(victim, "watermark")
         return self._place_for(entry.size)
 
     def _place_for(self, size: int) -> str:
@@ -239,9 +239,9 @@ class Room:
         if victim is None:
             return False
         if victim.size == size:
-            self.evict(victim)
+            self.evict(victim, "place")
             return True
-        if not self._disk_full and self._empty_a_slab(victim):  # on a full disk another may take what a slab gives back
+        if not self._disk_full and self._empty_a_slab(victim, "slab"):  # on a full disk another may take what a slab gives back
             return True
         return self._other_victim(size)
 
@@ -263,11 +263,11 @@ class Room:
             behind = self._catalogue.with_all_behind([entry])
             if behind is not None:
                 for one in behind:
-                    self.evict(one)
+                    self.evict(one, "place")
                 return True
         return False
 
-    def _empty_a_slab(self, victim: Entry) -> bool:
+    def _empty_a_slab(self, victim: Entry, why: str) -> bool:
         """Evict all blocks of the slab that `victim` is in, and what stands behind them; False if one is pinned."""
         store = self._rack.shelves[victim.size].store
         mine = [entry for entry in self._catalogue if entry.size == victim.size]
@@ -276,7 +276,7 @@ class Room:
         if leaving is None:
             return False
         for entry in leaving:
-            self.evict(entry)
+            self.evict(entry, why)
         return True
 
     def _take_back(self, size: int) -> bool:

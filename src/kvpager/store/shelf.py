@@ -7,7 +7,7 @@ hands of a thread that waits for a disk.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +87,11 @@ class Shelf:
     def busy(self) -> bool:
         """Whether I/O is under way."""
         return bool(self._under_way or self._wipes)
+
+    def being_read(self) -> Iterator[Job]:
+        """What is to be read and has not finished."""
+        yield from (job for job, _ in self.reads)
+        yield from (job for jobs, _, written in self._under_way.values() if not written for job, _ in jobs)
 
     @property
     def batch(self) -> int:

@@ -122,6 +122,6 @@ def _least_deviation(rows: Rows) -> Rows:
     weights: Rows = np.ones(len(rows))
     rates: Rows = np.zeros(rows.shape[1])
     for _ in range(_ROUNDS):
-        rates = np.linalg.lstsq(rows * weights[:, None], weights, rcond=None)[0]
+        rates = np.asarray(np.linalg.lstsq(rows * weights[:, None], weights, rcond=None)[0], np.float64)
         weights = 1 / np.sqrt(np.maximum(np.abs(1 - rows @ rates), 0.01))
     return rates
