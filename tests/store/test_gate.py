@@ -159,8 +159,11 @@ def test_one_slow_fetch_changes_nothing_but_the_next():
     gate = told(world)
     gate.fetched(64 * BLOCK, 50.0)
     doubted = gate.decide(64, BLOCK, 0)
+    assert told(world).decide(64, BLOCK, 0).why == "fetch"
     assert (doubted.fetch, doubted.why) == (8, "explore")
     gate.fetched(doubted.fetch_bytes, world.fetch_s(doubted.fetch_bytes), doubted)
+    assert gate.decide(64, BLOCK, 0).why == "fetch"
+    gate.fetched(64 * BLOCK, 10 * world.fetch_s(64 * BLOCK))  # slow, but computing takes longer still
     assert gate.decide(64, BLOCK, 0).why == "fetch"
 
 

@@ -25,11 +25,11 @@ CALLS = st.lists(
         st.tuples(st.just("delete"), KEY, st.just(0), st.sampled_from([b"a", b"b"])),
         st.tuples(st.just("reopen"), KEY, st.sampled_from([1 << 18, 1 << 19]), st.just(b"")),
     ),
-    max_size=60,
+    max_size=40,
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(calls=CALLS)
 def test_what_came_and_did_not_leave_is_held(tmp_path_factory, calls):
     """Requests, writes and bytes add up after every call, whatever was evicted for whatever reason."""

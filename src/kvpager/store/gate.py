@@ -209,7 +209,8 @@ class Gate:
         self._budget_s += self._share * float(costs[best])
         self._spaced += 1
         self._unmeasured += not best
-        explored = self._farthest(possible - costs[best], best)
+        would_lose = float(costs[best] + (self._fetches.doubt - 1) * fetch[best]) > costs[0]  # if the last time was no outlier
+        explored = self._farthest(possible - costs[best], best, would_lose)
         if explored is None:
             return best, "fetch" if best == blocks else "split" if best else "decline"
         lost_s = max(float(costs[explored] - costs[best]), 0.0)
@@ -218,11 +219,11 @@ class Gate:
         self._spaced = 0
         return explored, "explore"
 
-    def _farthest(self, lost_s: Costs, best: int) -> int | None:
+    def _farthest(self, lost_s: Costs, best: int, would_lose: bool) -> int | None:
         """The number of blocks from which most is learned of what can be afforded; None if there is nothing to learn."""
         blocks = len(lost_s) - 1
         piece = -(-blocks // _PIECE)
-        if self._fetches.doubtful and best > piece:
+        if would_lose and best > piece:
             return piece
         if not self._share or self._spaced <= _SPACING:
             return None

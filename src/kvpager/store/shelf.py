@@ -91,7 +91,7 @@ class Shelf:
     def being_read(self) -> Iterator[Job]:
         """What is to be read and has not finished."""
         yield from (job for job, _ in self.reads)
-        yield from (job for jobs, _, written in self._under_way.values() if not written for job, _ in jobs)
+        yield from (job for jobs, written in self._under_way.values() if not written for job, _ in jobs)
 
     @property
     def batch(self) -> int:

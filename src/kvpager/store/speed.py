@@ -41,8 +41,9 @@ class Speed:
         Size of the largest that was observed.
     observed : int
         How many were.
-    doubtful : bool
-        Whether the last one took more than twice as long as is expected even now: an outlier, or the first of many.
+    doubt : float
+        How many times as long as is expected even now the last one took, if more than twice: an outlier, or the first of
+        many. Else 1.
     """
 
     def __init__(self, columns: int, told: Sequence[float] | None = None) -> None:
@@ -54,7 +55,7 @@ class Speed:
         self._sizes: dict[int, deque[tuple[Rows, float]]] = {}
         self._pace = 1.0
         self.largest, self.observed = 0.0, 0
-        self.doubtful = False
+        self.doubt = 1.0
 
     @property
     def rates(self) -> list[float]:
@@ -98,7 +99,7 @@ class Speed:
         if self._rates is not None:
             paces = [took / float(what @ self._rates) for what, took in self._recent]
             self._pace = median(paces)
-            self.doubtful = paces[-1] > _DOUBT * self._pace
+            self.doubt = paces[-1] / self._pace if paces[-1] > _DOUBT * self._pace else 1.0
 
     def _fit(self) -> None:
         """Find the rates of least relative error, with no more columns than pay for themselves."""
