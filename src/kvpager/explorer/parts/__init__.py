@@ -1,0 +1,1 @@
+"""The parts of the walk, one file each."""

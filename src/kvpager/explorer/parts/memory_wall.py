@@ -1,0 +1,69 @@
+"""How many users' KV caches fit, and what stops the next one."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from kvpager.evidence import Quantity
+from kvpager.explorer.choices import Choices
+from kvpager.explorer.commands import plan_command
+from kvpager.explorer.part import PARTS, Figure, Part, Screen
+from kvpager.explorer.sources import plan
+from kvpager.report.charts.base import Panel, inline
+from kvpager.report.charts.style import legend_below
+
+__all__ = ["MemoryWall"]
+
+GIB = 1 << 30
+
+
+@PARTS.register("memory-wall")
+class MemoryWall(Part):
+    """Bytes that users need against the bytes that HBM leaves."""
+
+    number = 5
+    title = "The memory wall"
+    shows = "What the KV caches of the users need, beside what HBM has left once weights and activations are in it."
+    known = "Analytical: bytes follow from the model's shape; what an engine sets aside for activations is assumed."
+    claims = ("wall-capacity-limits",)
+    sliders = ("context", "users")
+
+    def command(self, choices: Choices) -> str:
+        return plan_command(choices)
+
+    def screen(self, choices: Choices) -> Screen:
+        answer = plan(choices)
+        capacity = answer["capacity"]
+        each, left = capacity["kv_bytes_per_user"].value / GIB, max(0.0, capacity["hbm_left_bytes"].value / GIB)
+        rows = [
+            {"users": users, "GiB": users * each, "what": "needed by all users' KV"} for users in range(0, 2 * choices.users + 1)
+        ]
+        lines = alt.Chart(inline(rows)).mark_line().encode(
+            x=alt.X("users:Q", title="users at the same time"),
+            y=alt.Y("GiB:Q", title="GiB"),
+            color=alt.Color("what:N", legend=alt.Legend(**legend_below(2))),
+        )
+        wall = alt.Chart(inline([{"GiB": left}])).mark_rule(strokeDash=[6, 4]).encode(y="GiB:Q")
+        here = alt.Chart(inline([rows[choices.users]])).mark_point(size=120, filled=True, opacity=1).encode(x="users:Q", y="GiB:Q")
+        panel = Panel(
+            "users",
+            f"KV of {choices.users} users at {choices.context:,} tokens",
+            f"dashed: what HBM has left, {left:,.1f} GiB; analytical",
+            alt.layer(lines, wall, here).properties(height=280),
+        )
+        command = self.command(choices)
+
+        def figure(label: str, quantity: Quantity, key: str) -> Figure:
+            return Figure(label, quantity, command, key)
+
+        return Screen(
+            (panel,),
+            (
+                figure("KV of one user", capacity["kv_bytes_per_user"], "capacity.kv_bytes_per_user"),
+                figure("left in HBM", capacity["hbm_left_bytes"], "capacity.hbm_left_bytes"),
+                figure("users that all tiers hold", answer["answers"]["users_by_capacity"], "answers.users_by_capacity"),
+                figure("users within the time of a token", answer["answers"]["users_at_slo"], "answers.users_at_slo"),
+            ),
+            f"{choices.users} users need {choices.users * each:,.1f} GiB, HBM has {left:,.1f} GiB left. "
+            f"What stops the next user: {answer['answers']['binding_constraint']}.",
+        )

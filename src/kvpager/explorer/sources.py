@@ -1,0 +1,134 @@
+"""What the choices imply: facts of the model, the system, the recording, the run's document; each read once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from kvpager.errors import BadInput
+from kvpager.explorer.choices import Choices
+
+if TYPE_CHECKING:
+    from kvpager.hardware import Catalogue, System
+    from kvpager.models import ModelFacts
+    from kvpager.report.document import Document
+    from kvpager.traces.recording import Recording
+
+__all__ = ["DEMO", "HOW_TO_RECORD", "NoTrace", "catalogue", "chosen_by_default", "document", "facts", "plan", "recording", "system"]
+
+DEMO = Path("kvpager-demo")
+"""Where ``kvpager demo`` leaves its recording and its document."""
+
+HOW_TO_RECORD = (
+    "This part is drawn from a recording of real attention, and none is chosen. 'kvpager demo' makes one in minutes, "
+    "'kvpager record --text FILE -o trace.zarr' one of your own text; then 'kvpager explore --trace trace.zarr'."
+)
+
+
+class NoTrace(BadInput):
+    """A part needs a recording, or a run, and none is chosen."""
+
+
+def chosen_by_default(choices: Choices, folder: Path = DEMO) -> Choices:
+    """Return the choices with the demo's recording and document where none are named and the demo has run here."""
+    found: dict[str, str] = {}
+    if not choices.trace and (folder / "attention.zarr").is_dir():
+        found["trace"] = str(folder / "attention.zarr")
+    if not choices.run and (folder / "report.json").is_file():
+        found["run"] = str(folder / "report.json")
+    return choices.but(**found)
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Catalogue:
+    """The catalogue of hardware."""
+    from kvpager.hardware import load
+
+    return load()
+
+
+@lru_cache(maxsize=16)
+def facts(model: str) -> ModelFacts:
+    """Facts of a model."""
+    from kvpager.models import resolve
+
+    return resolve(model)
+
+
+def system(name: str) -> System:
+    """A system of the catalogue."""
+    return catalogue().systems[name]
+
+
+def plan(choices: Choices) -> dict[str, Any]:
+    """The planner's answer, as ``kvpager plan`` gives it."""
+    return _plan(choices.model, choices.system, choices.context, choices.users, choices.read, choices.slo_ms / 1000)
+
+
+@lru_cache(maxsize=64)
+def _plan(model: str, name: str, context: int, users: int, read: float, slo_s: float) -> dict[str, Any]:
+    from kvpager.plan.single import plan as run
+
+    return run(facts(model), system(name), context, users, read_fraction=read, slo_s=slo_s)
+
+
+def recording(choices: Choices) -> Recording:
+    """The chosen recording of attention.
+
+    Raises
+    ------
+    NoTrace
+        If none is chosen.
+    TraceError
+        If it is missing, damaged, of another kind, or too new.
+    """
+    path = choices.source("trace")
+    if path is None:
+        raise NoTrace(HOW_TO_RECORD)
+    return _recording(path, _stamp(path))
+
+
+@lru_cache(maxsize=2)
+def _recording(path: Path, stamp: float) -> Recording:
+    from kvpager.traces.attention import read_recording
+
+    return read_recording(path)
+
+
+def document(choices: Choices) -> Document:
+    """The chosen run's document, checked.
+
+    Raises
+    ------
+    NoTrace
+        If none is chosen.
+    BadInput
+        If it is missing, no JSON, or no document of a run.
+    """
+    path = choices.source("run")
+    if path is None:
+        raise NoTrace("This part shows what a run found, and none is chosen: 'kvpager demo' makes one; then --run kvpager-demo/report.json.")
+    return _document(path, _stamp(path))
+
+
+@lru_cache(maxsize=2)
+def _document(path: Path, stamp: float) -> Document:
+    from kvpager.report.document import check_document
+
+    try:
+        return check_document(orjson.loads(path.read_bytes()))
+    except OSError as error:
+        raise BadInput(f"run {str(path)!r} cannot be read: {error.strerror}; name a document of 'kvpager demo'") from error
+    except orjson.JSONDecodeError as error:
+        raise BadInput(f"run {str(path)!r} is no JSON document: {error}; name one of 'kvpager demo --json'") from error
+
+
+def _stamp(path: Path) -> float:
+    """When it was changed last, so that a new recording at the same place is read anew."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
