@@ -17,7 +17,22 @@ if TYPE_CHECKING:
     from kvpager.report.document import Document
     from kvpager.traces.recording import Recording
 
-__all__ = ["DEMO", "HOW_TO_RECORD", "NoTrace", "catalogue", "chosen_by_default", "document", "facts", "plan", "recording", "system"]
+__all__ = [
+    "DEMO",
+    "HOW_TO_RECORD",
+    "NoTrace",
+    "catalogue",
+    "chosen_by_default",
+    "document",
+    "facts",
+    "head_types",
+    "last_of",
+    "locality",
+    "plan",
+    "recording",
+    "refuse_beyond",
+    "system",
+]
 
 DEMO = Path("kvpager-demo")
 """Where ``kvpager demo`` leaves its recording and its document."""
@@ -96,6 +111,52 @@ def _recording(path: Path, stamp: float) -> Recording:
     from kvpager.traces.attention import read_recording
 
     return read_recording(path)
+
+
+def last_of(choices: Choices) -> dict[str, int]:
+    """Number of the last layer, KV head and block before the first step, as the chosen recording counts its own."""
+    header = recording(choices).header
+    return {
+        "layer": len(header.layers) - 1,
+        "head": header.num_kv_heads - 1,
+        "block": header.context_tokens // header.block_size - 1,
+    }
+
+
+def refuse_beyond(choices: Choices, *names: str) -> None:
+    """Raise `BadInput` if the chosen recording does not have a choice of `names`: ``layer``, ``head`` or ``block``."""
+    last = last_of(choices)
+    for name in names:
+        if getattr(choices, name) > last[name]:
+            raise BadInput(
+                f"{name} {getattr(choices, name)} is not in trace {choices.trace!r}: it has 0 to {last[name]}; choose one of them"
+            )
+
+
+def locality(choices: Choices) -> dict[str, Any]:
+    """Where the recording's mass lies, as a run's document has it."""
+    recording(choices)
+    return _locality(Path(choices.trace), _stamp(Path(choices.trace)))
+
+
+@lru_cache(maxsize=2)
+def _locality(path: Path, stamp: float) -> dict[str, Any]:
+    from kvpager.analysis.locality import profile
+
+    return profile(_recording(path, stamp))
+
+
+def head_types(choices: Choices) -> dict[str, Any]:
+    """Which kind each of the recording's heads is, as a run's document has it."""
+    recording(choices)
+    return _head_types(Path(choices.trace), _stamp(Path(choices.trace)))
+
+
+@lru_cache(maxsize=2)
+def _head_types(path: Path, stamp: float) -> dict[str, Any]:
+    from kvpager.analysis.heads import classify
+
+    return classify(_recording(path, stamp))
 
 
 def document(choices: Choices) -> Document:

@@ -6,11 +6,10 @@ import altair as alt
 import numpy as np
 
 from kvpager.analysis.placement import ema_half_life_steps, ema_scores
-from kvpager.errors import BadInput
 from kvpager.explorer.choices import Choices, Slider, slider_of
 from kvpager.explorer.commands import line
 from kvpager.explorer.part import PARTS, Part, Screen
-from kvpager.explorer.sources import recording
+from kvpager.explorer.sources import last_of, recording, refuse_beyond
 from kvpager.report.charts.base import Panel, inline
 from kvpager.report.charts.style import legend_below
 
@@ -34,16 +33,11 @@ class Ema(Part):
     def slider(self, name: str, choices: Choices) -> Slider:
         if name == "alpha" or not choices.trace:
             return slider_of(name)
-        header = recording(choices).header
-        most = {"layer": len(header.layers), "head": header.num_kv_heads, "block": header.context_tokens // header.block_size}
-        return Slider(slider_of(name).label, 0, most[name] - 1)
+        return Slider(slider_of(name).label, 0, last_of(choices)[name])
 
     def screen(self, choices: Choices) -> Screen:
         found = recording(choices)
-        for name in ("layer", "head", "block"):
-            most = int(self.slider(name, choices).high)
-            if getattr(choices, name) > most:
-                raise BadInput(f"{name} {getattr(choices, name)} is not in trace {choices.trace!r}: it has 0 to {most}")
+        refuse_beyond(choices, "layer", "head", "block")
         mass = np.asarray(found.mass[:, choices.layer, choices.head, choices.block], np.float64)
         score = ema_scores(mass, choices.alpha, mass[0])
         series = {"mass of the step": mass, f"EMA, α = {choices.alpha:g}": score}

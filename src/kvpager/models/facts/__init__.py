@@ -37,6 +37,8 @@ class ModelFacts:
         What its cache costs.
     hidden_dim, head_dim, vocab_size : int, optional
         As in the config. `head_dim` is the mean of key and value elements where they differ.
+    rope_base, rope_dim : float, int, optional
+        Base of the rotary embedding, and the elements of a head that are rotated; None where the config does not say.
     params_total, params_active : Quantity, optional
         Parameters of the text model, and those that one token uses: experts that it is not sent to left out. Of a
         directory, what its safetensors files hold; None without any.
@@ -54,6 +56,8 @@ class ModelFacts:
     hidden_dim: int | None
     head_dim: int | None
     vocab_size: int | None
+    rope_base: float | None
+    rope_dim: int | None
     params_total: Quantity | None
     params_active: Quantity | None
     licence: str
@@ -163,6 +167,8 @@ def _facts(name: str, config: Mapping[str, Any], about: Mapping[str, Any]) -> Mo
         hidden_dim=text.get("hidden_size"),
         head_dim=_head_dim(text, geometry),
         vocab_size=text.get("vocab_size"),
+        rope_base=_rope(text, "rope_theta"),
+        rope_dim=_rope_dim(text, geometry),
         params_total=_count(params, "total"),
         params_active=_count(params, "active"),
         licence=about.get("licence", ""),
@@ -177,6 +183,22 @@ def _count(params: Mapping[str, Any], key: str) -> Quantity | None:
         return None
     labels = frozenset({Evidence.of(params["evidence"])})
     return Quantity(params[key], "parameters", labels, source=params["source"])
+
+
+def _rope(text: Mapping[str, Any], key: str) -> float | None:
+    """A setting of the rotary embedding, of its own or among ``rope_parameters``; None where each kind of layer has its own."""
+    among = text.get("rope_parameters")
+    value = text.get(key) or (among.get(key) if isinstance(among, Mapping) else None)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _rope_dim(text: Mapping[str, Any], geometry: KVGeometry) -> int | None:
+    """Elements of a head that are rotated, where the config says so; what it leaves out may be all of them, or none."""
+    part, whole = _rope(text, "partial_rotary_factor"), _head_dim(text, geometry)
+    if part is not None and whole is not None:
+        return int(part * whole)
+    given = text.get("qk_rope_head_dim", text.get("rotary_dim"))
+    return given if isinstance(given, int) else None
 
 
 def _head_dim(text: Mapping[str, Any], geometry: KVGeometry) -> int | None:

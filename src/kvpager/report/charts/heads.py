@@ -10,7 +10,7 @@ from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline
 from kvpager.report.charts.style import axis_whole, legend_below
 from kvpager.report.document import Document, percent
 
-__all__ = ["Heads"]
+__all__ = ["Heads", "grid", "shares"]
 
 _NOTE = {"recency": 0.40, "anchor": 0.15, "retrieval": 0.25, "syntactic": 0.20}
 _KINDS = ["recency", "anchor", "other", "retrieval", "syntactic"]
@@ -39,8 +39,8 @@ class Heads(Chart):
 
     def panels(self, doc: Document) -> list[Panel]:  # docstring inherited
         heads = doc["head_types"]
-        return [_shares(heads), _grid(heads, "by_layer", "Kind of every query head")] + (
-            [_grid(heads, "by_layer_without_sink", "The same, first 4 tokens set aside")]
+        return [shares(heads), grid(heads, "by_layer", "Kind of every query head")] + (
+            [grid(heads, "by_layer_without_sink", "The same, first 4 tokens set aside")]
             if "by_layer_without_sink" in heads
             else []
         )
@@ -81,16 +81,17 @@ def _words(kinds: dict[str, dict[str, float]]) -> str:
     return ", ".join(f"{kind} {percent(kinds[kind]['share'], 0)}" for kind in ("recency", "anchor", "other"))
 
 
-def _shares(heads: dict[str, Any]) -> Panel:
+def shares(heads: dict[str, Any]) -> Panel:
+    """Return shares of head types, by population, beside the note's."""
     bars = [("the note (population not said)", _NOTE)]
     for (who, how), name in _POPULATIONS.items():
         bars.append((f"{heads[who]['count']:,} {name}", {kind: row["share"] for kind, row in heads[who][how].items()}))
     rows: list[dict[str, Any]] = []
-    for order, (_, shares) in enumerate(bars):
+    for order, (_, parts) in enumerate(bars):
         start = 0.0
-        for kind in (k for k in _KINDS if k in shares):
-            rows.append({"order": order, "kind": kind, "from": start, "to": start + shares[kind], "share": shares[kind]})
-            start += shares[kind]
+        for kind in (k for k in _KINDS if k in parts):
+            rows.append({"order": order, "kind": kind, "from": start, "to": start + parts[kind], "share": parts[kind]})
+            start += parts[kind]
     y = alt.Y("order:O", axis=None, scale=alt.Scale(paddingInner=0.55, paddingOuter=0.45))
     x = alt.X("from:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(**axis_whole("share of heads")))
     legend = alt.Legend(**legend_below(3), symbolType="square")
@@ -107,7 +108,8 @@ def _shares(heads: dict[str, Any]) -> Panel:
     return Panel("shares", "Shares of head types", subtitle, drawing.properties(height=42 * len(bars)))
 
 
-def _grid(heads: dict[str, Any], key: str, title: str) -> Panel:
+def grid(heads: dict[str, Any], key: str, title: str) -> Panel:
+    """Return the kind of every query head by layer; `key` is ``by_layer`` or ``by_layer_without_sink``."""
     rows = [
         {"layer": layer, "head": head, "kind": kind}
         for layer, kinds in zip(heads["layers"], heads[key], strict=True)

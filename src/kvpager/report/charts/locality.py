@@ -12,7 +12,7 @@ from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline
 from kvpager.report.charts.style import axis_percent, axis_whole, legend_below
 from kvpager.report.document import Document, percent
 
-__all__ = ["Locality"]
+__all__ = ["Locality", "coverage", "zones"]
 
 _FOUND, _BARE, _NOTE = "this model and text", "the same, first 4 tokens set aside", "claim of the note"
 _NOTE_ZONES = {"oldest 10 %": 0.05, "middle 80 %": 0.15, "newest 10 %": 0.80}
@@ -49,7 +49,7 @@ class Locality(Chart):
 
     def panels(self, doc: Document) -> list[Panel]:  # docstring inherited
         profile = doc["locality"]
-        return [_zones(profile), _relative(profile), _distance(profile), _coverage(profile), _layers(profile)]
+        return [zones(profile), _relative(profile), _distance(profile), coverage(profile), _layers(profile)]
 
     def alternative(self, doc: Document) -> str:  # docstring inherited
         profile = doc["locality"]
@@ -77,7 +77,8 @@ class Locality(Chart):
         return Table("Mass on token ranges; blocks needed", ("figure", "value"), rows, [profile["evidence"]] * len(rows))
 
 
-def _zones(profile: dict[str, Any]) -> Panel:
+def zones(profile: dict[str, Any]) -> Panel:
+    """Return the mass of the oldest, middle and newest tokens, beside the note's; `profile` as `analysis.locality` gives it."""
     bins, sink = profile["relative"]["mean"], profile["first_4"]
     tenth = len(bins) // 10
     mass = {"oldest 10 %": sum(bins[:tenth]), "middle 80 %": sum(bins[tenth:-tenth]), "newest 10 %": sum(bins[-tenth:])}
@@ -164,7 +165,8 @@ def _distance(profile: dict[str, Any]) -> Panel:
     return Panel("distance", "By distance", subtitle, drawing.properties(height=240))
 
 
-def _coverage(profile: dict[str, Any]) -> Panel:
+def coverage(profile: dict[str, Any]) -> Panel:
+    """Return the mass of each KV head's best blocks by their share; `profile` as `analysis.locality` gives it."""
     curve = profile["coverage"]
     series = {"mean KV head": curve["mean"], "5th-percentile KV head": curve["p5_head"]}
     rows = [
