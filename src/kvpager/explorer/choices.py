@@ -102,7 +102,9 @@ class Choices:
                 continue
             value = getattr(self, one.name)
             if not math.isfinite(value) or not slider.low <= value <= slider.high:
-                raise BadInput(f"{one.name} = {value} lies outside {slider.low:g} to {slider.high:g} ({slider.label}): choose within")
+                raise BadInput(
+                    f"{one.name} = {value} lies outside {slider.low:g} to {slider.high:g} ({slider.label}): choose within"
+                )
 
     def but(self, **changes: Any) -> Choices:
         """Return the choices with some changed."""

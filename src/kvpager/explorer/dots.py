@@ -78,11 +78,11 @@ def dots(rows: Sequence[Dot], title: str, *, show: Callable[[float], str] | None
 
 
 def log_axis(
-    values: Iterable[float], title: str, show: Callable[[float], str], base: float = 10.0
+    values: Iterable[float], title: str, show: Callable[[float], str], base: float = 10.0, *, tight: bool = False
 ) -> tuple[alt.X, tuple[float, float]]:
     """Return a logarithmic x axis for the field ``low`` that holds `values`, with at most four labelled ticks, and its ends.
 
-    Values that are not positive or not finite do not stretch it.
+    Values that are not positive or not finite do not stretch it. It ends at powers of `base`, a `tight` one at the values.
     """
     positive = [value for value in values if 0 < value < math.inf] or [1.0]
     first = math.floor(math.log(min(positive), base) + 1e-9)
@@ -92,5 +92,5 @@ def log_axis(
     labels = json.dumps([show(base**power) for power in ticks])
     place = f"round((log(datum.value) / {math.log(base)!r} - {first}) / {every})"
     axis = alt.Axis(title=title, values=[base**power for power in ticks], labelExpr=f"{labels}[{place}]", labelFlush=True)
-    ends = (float(base**first), float(base**last))
+    ends = (min(positive), max(positive)) if tight else (float(base**first), float(base**last))
     return alt.X("low:Q", scale=alt.Scale(type="log", domain=list(ends), nice=False), axis=axis), ends

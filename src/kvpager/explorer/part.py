@@ -1,4 +1,4 @@
-"""What a part of the walk is: one screen of pictures, numbers and words, with the claim it tests and the command that repeats it."""
+"""What a part of the walk is: one screen of pictures, numbers and words, the claims it tests, the command that repeats it."""
 
 from __future__ import annotations
 

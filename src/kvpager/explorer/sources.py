@@ -171,7 +171,9 @@ def document(choices: Choices) -> Document:
     """
     path = choices.source("run")
     if path is None:
-        raise NoTrace("This part shows what a run found, and none is chosen: 'kvpager demo' makes one; then --run kvpager-demo/report.json.")
+        raise NoTrace(
+            "This part shows what a run found, and none is chosen: 'kvpager demo' makes one; then --run kvpager-demo/report.json."
+        )
     return _document(path, _stamp(path))
 
 

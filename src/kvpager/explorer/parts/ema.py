@@ -42,13 +42,19 @@ class Ema(Part):
         score = ema_scores(mass, choices.alpha, mass[0])
         series = {"mass of the step": mass, f"EMA, α = {choices.alpha:g}": score}
         rows = [
-            {"step": step, "share": float(value), "series": name} for name, values in series.items() for step, value in enumerate(values)
+            {"step": step, "share": float(value), "series": name}
+            for name, values in series.items()
+            for step, value in enumerate(values)
         ]
-        drawing = alt.Chart(inline(rows)).mark_line().encode(
-            x=alt.X("step:Q", title="step"),
-            y=alt.Y("share:Q", title="share of the head's mass"),
-            color=alt.Color("series:N", sort=list(series), legend=alt.Legend(**legend_below(2))),
-            strokeDash=alt.StrokeDash("series:N", sort=list(series), legend=None),
+        drawing = (
+            alt.Chart(inline(rows))
+            .mark_line()
+            .encode(
+                x=alt.X("step:Q", title="step"),
+                y=alt.Y("share:Q", title="share of the head's mass"),
+                color=alt.Color("series:N", sort=list(series), legend=alt.Legend(**legend_below(2))),
+                strokeDash=alt.StrokeDash("series:N", sort=list(series), legend=None),
+            )
         )
         half = float(ema_half_life_steps(choices.alpha)) if choices.alpha < 1 else 0.0
         first = choices.block * found.header.block_size

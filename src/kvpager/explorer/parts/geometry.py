@@ -45,12 +45,16 @@ class Geometry(Part):
         held = "; ".join(f"{count} × {kind}" for kind, count in kinds.items())
         shape = ""
         if layer is not None:
-            vectors = f"a key of {layer.k_dim}" + (f" and a value of {layer.v_dim} elements" if layer.v_dim else " elements")
-            vectors = vectors if heads > 1 or not layer.latent else f"one latent vector of {layer.k_dim} elements"
-            shape = f" {geometry.num_q_heads} query heads share {heads} KV {'head' if heads == 1 else 'heads'}, each with {vectors}."
+            pair = f"a key of {layer.k_dim} and a value of {layer.v_dim} elements each"
+            shared = f"one latent vector of {layer.k_dim} elements" if layer.latent else f"{_heads_of(heads)} with {pair}"
+            shape = f" {geometry.num_q_heads} query heads share {shared}."
         token = format_bytes(geometry.kv_bytes_per_token)
         words = f"{model.title} has {len(geometry.layers)} layers: {held}.{shape} One more token adds {token} of KV."
         return Screen(panels, tuple(_figures(model, self.command(choices))), words)
+
+
+def _heads_of(count: int) -> str:
+    return f"{count} KV head{'' if count == 1 else 's'}"
 
 
 def _figures(model: ModelFacts, command: str) -> list[Figure]:
@@ -61,7 +65,7 @@ def _figures(model: ModelFacts, command: str) -> list[Figure]:
         ("layers with full attention and KV of their own", float(len(geometry.full_layers)), "layers", "full_layers"),
         ("KV that a token adds", float(growth(geometry).bytes_per_token), "B", "kv_bytes_per_token"),
         ("state of constant size", float(geometry.state_bytes), "B", "state_bytes"),
-    )
+    )[: 4 if geometry.state_bytes else 3]
     figures = [Figure(label, Quantity(value, unit, labels), command, key) for label, value, unit, key in counts]
     for label, key in (("parameters", "params_total"), ("parameters that one token uses", "params_active")):
         quantity = getattr(model, key)
@@ -78,16 +82,25 @@ def _layers(model: ModelFacts) -> Panel:
         for number, layer in enumerate(layers)
     ]
     kind = {"scale": alt.Scale(domain=kinds), "legend": alt.Legend(**legend_below(1))}
-    drawing = alt.Chart(inline(rows)).mark_point(filled=True, size=130, opacity=1).encode(
-        x=alt.X("place:O", axis=alt.Axis(title=f"layer, {_ROW} in a row", labelAngle=0, labelOverlap=True)),
-        y=alt.Y("from:O", axis=alt.Axis(title="first of the row")),
-        color=alt.Color("kind:N", **kind),
-        shape=alt.Shape("kind:N", **kind),
-        tooltip=["layer:O", "kind:N"],
+    drawing = (
+        alt.Chart(inline(rows))
+        .mark_point(filled=True, size=130, opacity=1)
+        .encode(
+            x=alt.X(
+                "place:O", axis=alt.Axis(title=f"layer, {_ROW} in a row", labelAngle=0, labelOverlap=True, labelSeparation=5)
+            ),
+            y=alt.Y("from:O", axis=alt.Axis(title="first of the row")),
+            color=alt.Color("kind:N", **kind),
+            shape=alt.Shape("kind:N", **kind),
+            tooltip=["layer:O", "kind:N"],
+        )
     )
     height = 22 * (1 + (len(layers) - 1) // _ROW)
     return Panel(
-        "layers", f"{model.title}: {len(layers)} layers", f"one mark a layer; {model.evidence.label}", drawing.properties(height=height)
+        "layers",
+        f"{model.title}: {len(layers)} layers",
+        f"one mark a layer; {model.evidence.label}",
+        drawing.properties(height=height),
     )
 
 
@@ -100,7 +113,9 @@ def _heads(geometry: KVGeometry, heads: int, evidence: Evidence) -> Panel:
     for row in rows:
         row["turn"] = row["read"] % 2
     base = alt.Chart(inline(rows)).encode(
-        x=alt.X("place:O", axis=alt.Axis(title=f"query head, {_ROW} in a row", labelAngle=0, labelOverlap=True)),
+        x=alt.X(
+            "place:O", axis=alt.Axis(title=f"query head, {_ROW} in a row", labelAngle=0, labelOverlap=True, labelSeparation=5)
+        ),
         y=alt.Y("from:O", axis=alt.Axis(title="first of the row")),
         tooltip=[alt.Tooltip("head:O", title="query head"), alt.Tooltip("read:O", title="KV head")],
     )
@@ -109,7 +124,7 @@ def _heads(geometry: KVGeometry, heads: int, evidence: Evidence) -> Panel:
     height = 26 * (1 + (queries - 1) // _ROW)
     return Panel(
         "heads",
-        f"{queries} query heads, {heads} KV head{'' if heads == 1 else 's'}",
-        f"one cell a query head of a layer, the number is the KV head that it reads; {evidence.label}",
+        f"{queries} query heads, {_heads_of(heads)}",
+        f"number: the KV head that a query head of a layer reads; {evidence.label}",
         alt.layer(cells, numbers).properties(height=height),
     )

@@ -43,7 +43,7 @@ class HeadTypes(Part):
         kinds = found["by_layer"][choices.layer][first : first + group]
         every = grid(found, "by_layer", "Kind of every query head")
         chosen = alt.Chart(inline({"layer": layer, "head": first + place} for place in range(group)))
-        dots = chosen.mark_text(text="●", style="inside", fontSize=13).encode(
+        dots = chosen.mark_text(text="●", style="inside", fontSize=9).encode(
             x=alt.X("layer:O", title="layer"), y=alt.Y("head:O", title="query head")
         )
         subtitle = f"dots: query heads of layer {layer} that read KV head {choices.head}; {found['evidence']}"

@@ -43,13 +43,15 @@ class MassLies(Part):
             here.mark_rule(strokeDash=[6, 4]),
             here.mark_point(shape="diamond", size=180, filled=True, opacity=1).encode(y="mass:Q"),
         )
-        title = f"The best {percent(choices.hbm)} of the blocks: {percent(mean)} of the mass"
+        held = percent(choices.hbm)
+        title = f"The best {held} hold {percent(mean)}"
         return Screen(
             (zones(profile), replace(best, title=title, drawing=mark.properties(height=220))),
             (),
             f"{profile['model']} on {profile['text']}, {profile['context_tokens']:,} tokens: the newest 10 % of the tokens get "
-            f"{percent(profile['newest_10_percent'])} of the mass, the first 4 tokens {percent(profile['first_4'])}. If each KV head "
-            f"kept its own best {percent(choices.hbm)} of the blocks, chosen anew at every step, they would hold {percent(mean)} of the mass "
-            f"on average and {percent(least)} for one head in twenty; 97 % takes {percent(need['0.97']['mean_share'])} of the blocks. "
-            f"Mass is not hits: dense attention reads every block, so {percent(choices.hbm)} of them in HBM hit {percent(choices.hbm)}.",
+            f"{percent(profile['newest_10_percent'])} of the mass, the first 4 tokens {percent(profile['first_4'])}. If each KV "
+            f"head kept its own best {held} of the blocks, chosen anew at every step, they would hold {percent(mean)} of "
+            f"the mass on average, and at most {percent(least)} in one head of twenty; 97 % of the mass takes "
+            f"{percent(need['0.97']['mean_share'])} of the blocks. Mass is not hits: dense attention reads every block, so a "
+            f"pool of {held} of them hits {held}.",
         )

@@ -36,15 +36,21 @@ class MemoryWall(Part):
         capacity = answer["capacity"]
         each, left = capacity["kv_bytes_per_user"].value / GIB, max(0.0, capacity["hbm_left_bytes"].value / GIB)
         rows = [
-            {"users": users, "GiB": users * each, "what": "needed by all users' KV"} for users in range(0, 2 * choices.users + 1)
+            {"users": users, "GiB": users * each, "what": "needed by all users' KV"} for users in range(2 * choices.users + 1)
         ]
-        lines = alt.Chart(inline(rows)).mark_line().encode(
-            x=alt.X("users:Q", title="users at the same time"),
-            y=alt.Y("GiB:Q", title="GiB"),
-            color=alt.Color("what:N", legend=alt.Legend(**legend_below(2))),
+        lines = (
+            alt.Chart(inline(rows))
+            .mark_line()
+            .encode(
+                x=alt.X("users:Q", title="users at the same time"),
+                y=alt.Y("GiB:Q", title="GiB"),
+                color=alt.Color("what:N", legend=alt.Legend(**legend_below(2))),
+            )
         )
         wall = alt.Chart(inline([{"GiB": left}])).mark_rule(strokeDash=[6, 4]).encode(y="GiB:Q")
-        here = alt.Chart(inline([rows[choices.users]])).mark_point(size=120, filled=True, opacity=1).encode(x="users:Q", y="GiB:Q")
+        here = (
+            alt.Chart(inline([rows[choices.users]])).mark_point(size=120, filled=True, opacity=1).encode(x="users:Q", y="GiB:Q")
+        )
         panel = Panel(
             "users",
             f"KV of {choices.users} users at {choices.context:,} tokens",

@@ -25,8 +25,14 @@ class Phases(Part):
     shows = "How long computing a prompt takes beside one decode step, what fills the step, and the bytes behind both."
     known = "Analytical, from data sheets and from assumed efficiencies, whose ranges are drawn; not measured on this hardware."
     claims = (
-        "prefill-decode-bound", "decode-total-reads", "naive-bw", "step-50ms", "step-50-vs-100", "selective-attention", "capacity-driven",
-    )  # fmt: skip
+        "prefill-decode-bound",
+        "decode-total-reads",
+        "naive-bw",
+        "step-50ms",
+        "step-50-vs-100",
+        "selective-attention",
+        "capacity-driven",
+    )
     sliders = ("context", "users", "read")
 
     def command(self, choices: Choices) -> str:
@@ -39,8 +45,8 @@ class Phases(Part):
         times = [
             Dot("prefill, computed once", prefill, _PREFILL),
             Dot("decode, compute", step["compute_s"], _DECODE),
-            Dot("decode, read weights and KV from HBM", step["memory_s"], _DECODE),
-            Dot("decode, fetch from the tiers below", step["transfer_s"], _DECODE),
+            Dot("decode, read HBM", step["memory_s"], _DECODE),
+            Dot("decode, fetch from below", step["transfer_s"], _DECODE),
             Dot("decode, the whole step", step["step_s"], _DECODE),
         ]
         sizes = [
@@ -54,12 +60,12 @@ class Phases(Part):
         return Screen(
             (
                 Panel("time", "Time", f"seconds (log scale); {labels}", dots(times, "time (log scale)")),
-                Panel("bytes", "Bytes", f"bytes (log scale); {labels}", dots(sizes, "bytes (log scale)", base=1000.0)),
+                Panel("bytes", "Bytes", f"bytes (log scale); {labels}", dots(sizes, "bytes (log scale)")),
             ),
             _figures(answer["step"], prefill, weights, kv, self.command(choices)),
-            f"Computing {choices.context:,} tokens takes {_text(prefill)}; one step of {choices.users} users takes {_text(step['step_s'])}: "
-            f"{_text(step['compute_s'])} of compute or {_text(step['memory_s'])} of reading HBM, whichever is longer, and "
-            f"{_text(step['exposed_s'])} of waiting for {_text(step['miss_bytes'])} from below.",
+            f"Computing {choices.context:,} tokens takes {_text(prefill)}; one step of {choices.users} users takes "
+            f"{_text(step['step_s'])}: {_text(step['compute_s'])} of compute or {_text(step['memory_s'])} of reading HBM, "
+            f"whichever is longer, and {_text(step['exposed_s'])} of waiting for {_text(step['miss_bytes'])} from below.",
         )
 
 

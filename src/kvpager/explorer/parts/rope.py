@@ -25,7 +25,7 @@ __all__ = ["Rope"]
 
 _CLAIMS = ("rope-theta0", "rope-theta32", "rope-theta63", "rope-pairs", "rope-bound-zero")
 _PRIOR = "the note's prior 1/(1 + d/100)"
-_DISTANCES = np.unique(np.geomspace(1, 131_072, 240).astype(np.int64))
+_DISTANCES = np.unique(np.geomspace(1, 131_072, 160).astype(np.int64))
 
 
 @PARTS.register("rope")
@@ -34,7 +34,9 @@ class Rope(Part):
 
     number = 7
     title = "RoPE: frequencies, wavelengths and the true envelope"
-    shows = "After how many tokens each rotated pair has turned once, and how far distance alone bounds a product of query and key."
+    shows = (
+        "After how many tokens each rotated pair has turned once, and how far distance alone bounds a product of query and key."
+    )
     known = "Analytical, for unscaled RoPE: scaling of long contexts (Llama 3.1, YaRN) is left out, and content decides the rest."
     claims = ("rope-base", *_CLAIMS, "rope-locality-geometric", "rope-distance-bars", "x-model-name")
     sliders = ("distance",)
@@ -47,23 +49,24 @@ class Rope(Part):
         width = model.rope_dim or model.head_dim
         if not width or width % 2:
             raise BadInput(f"model {choices.model!r} has no heads of an even width that RoPE could rotate: choose another model")
-        bases = {f"the note's base {note:,.0f}": note}
-        if model.rope_base is not None and model.rope_base != note:
-            bases = {f"{model.title}, base {model.rope_base:,.0f}": model.rope_base, **bases}
-        elif model.rope_base is not None:
-            bases = {f"{model.title} and the note, base {note:,.0f}": note}
+        both = "the model's and the note's" if model.rope_base == note else "the note's"
+        bases = {f"base {note:,.0f}, {both}": note}
+        if model.rope_base not in (None, note):
+            bases = {f"base {model.rope_base:,.0f}, the model's": model.rope_base, **bases}
         name, base = next(iter(bases.items()))
-        turned = int((wavelength_tokens(np.arange(width // 2), base, width) <= choices.distance).sum())
+        turns = wavelength_tokens(np.arange(width // 2), base, width)
         there = float(relative_envelope(choices.distance, base, width))
         least = float(relative_envelope(_DISTANCES, base, width).min())
-        unknown = "" if model.rope_base is not None else f" The facts of {model.title} do not state its base, so the note's is drawn."
+        unknown = (
+            "" if model.rope_base is not None else f" The facts of {model.title} do not state its base, so the note's is drawn."
+        )
         unknown += "" if model.rope_dim is not None else f" All {width} elements of a head are taken as rotated."
         return Screen(
             (_wavelengths(bases, width, choices.distance), _envelope(bases, width, choices.distance)),
             tuple(_figures(self.command(choices))),
-            f"With {name}, {width // 2} pairs turn once in {format_count(round(float(wavelength_tokens(0, base, width)), 1))} to "
-            f"{float(wavelength_tokens(width // 2 - 1, base, width)):,.0f} tokens; {turned} of them have turned at least once within "
-            f"{choices.distance:,} tokens. There the bound stands at {there:.2f} of its value at distance 0, and up to "
+            f"{model.title}: with {name}, {width // 2} pairs turn once in {turns[0]:.1f} to {turns[-1]:,.0f} tokens; "
+            f"{(turns <= choices.distance).sum()} of them have turned at least once within {choices.distance:,} tokens. "
+            f"There the bound stands at {there:.2f} of its value at distance 0, and up to "
             f"{_DISTANCES[-1]:,} tokens it never falls below {least:.2f}: it does not fall to zero, and ranks no block.{unknown}",
         )
 
@@ -103,17 +106,19 @@ def _wavelengths(bases: dict[str, float], width: int, distance: int) -> Panel:
         alt.Chart(inline([{"low": distance}])).mark_rule(strokeDash=[2, 3]).encode(x=x),
     )  # fmt: skip
     subtitle = f"dotted: {distance:,} tokens; pairs left of it have turned at least once; analytical"
-    return Panel("wavelengths", "Tokens after which a pair has turned once", subtitle, drawing.properties(height=220))
+    return Panel("wavelengths", "Tokens in which a pair turns once", subtitle, drawing.properties(height=220))
 
 
 def _envelope(bases: dict[str, float], width: int, distance: int) -> Panel:
-    curves = {name: relative_envelope(_DISTANCES, base, width) for name, base in bases.items()} | {_PRIOR: 1 / (1 + _DISTANCES / 100)}
+    curves = {name: relative_envelope(_DISTANCES, base, width) for name, base in bases.items()} | {
+        _PRIOR: 1 / (1 + _DISTANCES / 100)
+    }
     rows = [
         {"low": int(tokens), "bound": float(value), "series": name}
         for name, values in curves.items()
         for tokens, value in zip(_DISTANCES, values, strict=True)
     ]
-    x, _ = log_axis([1.0, float(_DISTANCES[-1])], "tokens between query and key (log scale)", format_count)
+    x, _ = log_axis([1.0, float(_DISTANCES[-1])], "tokens between query and key (log scale)", format_count, tight=True)
     y = alt.Y("bound:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(**axis_whole("bound, relative to distance 0")))
     here = float(relative_envelope(distance, next(iter(bases.values())), width))
     point = alt.Chart(inline([{"low": distance, "bound": here}]))
@@ -123,4 +128,4 @@ def _envelope(bases: dict[str, float], width: int, distance: int) -> Panel:
         point.mark_point(filled=True, size=110, opacity=1).encode(x=x, y=y),
     )
     subtitle = f"per cent of the bound at distance 0; point: {distance:,} tokens; analytical, the prior an assumption"
-    return Panel("envelope", "How far distance alone bounds a product", subtitle, drawing.properties(height=260))
+    return Panel("envelope", "What distance alone bounds", subtitle, drawing.properties(height=260))

@@ -6,6 +6,7 @@ from functools import partial
 
 import altair as alt
 
+from kvpager.core import KVGeometry
 from kvpager.evidence import Evidence, Quantity
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.commands import line, plan_command
@@ -13,7 +14,8 @@ from kvpager.explorer.dots import Dot, dots, log_axis
 from kvpager.explorer.layers import example_layer
 from kvpager.explorer.part import PARTS, Figure, Part, Screen
 from kvpager.explorer.sources import facts, plan, system
-from kvpager.models.sizes import architectural_bytes, engine_reserved_bytes, kv_dtype, rule_of
+from kvpager.hardware import System
+from kvpager.models.sizes import KVDtype, architectural_bytes, engine_reserved_bytes, kv_dtype, rank_geometries, rule_of
 from kvpager.report.charts.base import Panel, inline
 from kvpager.report.charts.style import legend_below
 from kvpager.units import format_bytes, format_count
@@ -36,17 +38,19 @@ class Size(Part):
     sliders = ("context", "tokens")
 
     def command(self, choices: Choices) -> str:
-        return line("model", choices.model, context=choices.context, dtype=system(choices.system).kv_dtype)
+        machine = system(choices.system)
+        ranks = machine.tp if machine.tp > 1 else None
+        return line("model", choices.model, context=choices.context, tp=ranks, dtype=machine.kv_dtype)
 
     def screen(self, choices: Choices) -> Screen:
-        geometry, stored = facts(choices.model).geometry, kv_dtype(system(choices.system).kv_dtype)
+        machine, geometry, stored = _rank(choices)
         needed = architectural_bytes(geometry, choices.context, stored)
         reserved = engine_reserved_bytes(geometry, choices.context, kv=stored)
         capacity = plan(choices)["capacity"]
         left, sizes = capacity["hbm_left_bytes"], _sizes(choices)
         panels = (_context(choices, left), Panel(
             "layout",
-            "From one head's token to the whole context",
+            "From one token to a whole context",
             f"bytes of keys and values as {stored.name} (log scale); analytical",
             dots(sizes, "bytes of KV (log scale)", show=format_bytes, base=1024.0),
         ))  # fmt: skip
@@ -55,18 +59,28 @@ class Size(Part):
         whole = capacity["users_by_constraint"]["hbm"]
         figures = (
             Figure(_NEEDED, Quantity(float(needed), "B", labels), command, "bytes.architectural"),
-            Figure(f"{_RESERVED}, rule {rule_of(geometry)}", Quantity(float(reserved), "B", labels), command, "bytes.engine_reserved"),
+            Figure(
+                f"{_RESERVED} ({rule_of(geometry)})", Quantity(float(reserved), "B", labels), command, "bytes.engine_reserved"
+            ),
             Figure("left in HBM", left, planned, "capacity.hbm_left_bytes"),
-            Figure("context at which KV outweighs the weights", capacity["crossover_tokens"], planned, "capacity.crossover_tokens"),
+            Figure("context whose KV outweighs the weights", capacity["crossover_tokens"], planned, "capacity.crossover_tokens"),
             Figure("whole contexts that fit into HBM", whole, planned, "capacity.users_by_constraint.hbm"),
         )
         chain = "; ".join(f"{row.name} {format_bytes(row.quantity.value)}" for row in sizes)
+        kept = format_bytes(machine.tp * needed)
+        together = "" if machine.tp == 1 else f" The {machine.tp} ranks of a copy keep {kept} of it together."
         return Screen(
             panels,
             figures,
-            f"{chain}. {choices.system} has {format_bytes(max(0.0, left.value))} of HBM left for KV: "
-            f"{format_count(whole.value)} whole contexts of {choices.context:,} tokens.",
+            f"{chain}.{together} HBM of {choices.system} has {format_bytes(max(0.0, left.value))} left for KV in a copy of the "
+            f"model; whole contexts that fit in all: {format_count(whole.value)}.",
         )
+
+
+def _rank(choices: Choices) -> tuple[System, KVGeometry, KVDtype]:
+    """The system, what one of its ranks holds of the model, and how KV is stored there."""
+    machine = system(choices.system)
+    return machine, rank_geometries(facts(choices.model).geometry, machine.tp)[0], kv_dtype(machine.kv_dtype)
 
 
 def _sizes(choices: Choices) -> list[Dot]:
@@ -78,7 +92,7 @@ def _sizes(choices: Choices) -> list[Dot]:
         head = stored.vector_bytes(layer.k_dim) + stored.vector_bytes(layer.v_dim)
         found += [
             ("one token, layer and KV head", head),
-            (f"… {layer.num_kv_heads} KV head{'' if layer.num_kv_heads == 1 else 's'}", layer.num_kv_heads * head),
+            (f"one token and layer, {layer.num_kv_heads} KV head{'s' * (layer.num_kv_heads > 1)}", layer.num_kv_heads * head),
             (f"block of {choices.tokens} tokens, layer and KV head", choices.tokens * head),
         ]
     one, block = (architectural_bytes(geometry, tokens, stored) - geometry.state_bytes for tokens in (1, choices.tokens))
@@ -94,34 +108,43 @@ def _sizes(choices: Choices) -> list[Dot]:
 
 def _context(choices: Choices, left: Quantity) -> Panel:
     """Bytes of one context by its tokens, with HBM of the system."""
-    geometry, stored = facts(choices.model).geometry, kv_dtype(system(choices.system).kv_dtype)
+    machine, geometry, stored = _rank(choices)
     series = {
         _NEEDED: partial(architectural_bytes, geometry, kv=stored),
         _RESERVED: partial(engine_reserved_bytes, geometry, kv=stored),
     }
-    whole = system(choices.system).capacity_bytes("hbm").value
+    whole = machine.tp * machine.accelerator.hbm_bytes.value
     rows = [
-        {"low": tokens, "GB": float(size(tokens)) / 1e9, "series": name} for name, size in series.items() for tokens in _CONTEXTS
+        {"low": tokens, "GB": float(machine.tp * size(tokens)) / 1e9, "series": name}
+        for name, size in series.items()
+        for tokens in _CONTEXTS
     ]
     x, _ = log_axis(_CONTEXTS, "tokens of the context (log scale)", lambda tokens: f"{tokens / 1024:g}K", 2.0)
-    y = alt.Y("GB:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title="GB (log scale)", tickCount=4, format="~g"))
+    y = alt.Y("GB:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title="GB (log scale)", tickCount=4, format=",~g"))
     names = list(series)
-    lines = alt.Chart(inline(rows)).mark_line().encode(
-        x=x,
-        y=y,
-        color=alt.Color("series:N", scale=alt.Scale(domain=names), legend=alt.Legend(**legend_below(1))),
-        strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=None),
+    lines = (
+        alt.Chart(inline(rows))
+        .mark_line()
+        .encode(
+            x=x,
+            y=y,
+            color=alt.Color("series:N", scale=alt.Scale(domain=names), legend=alt.Legend(**legend_below(1))),
+            strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=None),
+        )
     )
-    walls = [{"GB": size / 1e9, "text": text} for size, text in ((whole, "HBM"), (left.value, "HBM left")) if size > 0]
-    wall = alt.Chart(inline(walls))
-    here = [row for row in rows if row["low"] == choices.context] or [
-        {"low": choices.context, "GB": float(series[_NEEDED](choices.context)) / 1e9, "series": _NEEDED}
-    ]
+    walls = [
+        alt.Chart(inline([{"GB": size / 1e9, "text": text}])).mark_text(align="left", baseline=side, dy=off).encode(
+            y=y, x=alt.value(4), text="text:N"
+        )
+        for size, text, side, off in ((whole, "HBM", "bottom", -3), (left.value, "HBM left", "top", 4)) if size > 0
+    ]  # fmt: skip
+    sizes = alt.Chart(inline({"GB": size / 1e9} for size in (whole, left.value) if size > 0))
+    here = [{"low": choices.context, "GB": float(machine.tp * series[_NEEDED](choices.context)) / 1e9}]
     drawing = alt.layer(
         lines,
-        wall.mark_rule(strokeDash=[2, 3]).encode(y=y),
-        wall.mark_text(align="left", baseline="bottom", dy=-3).encode(y=y, x=alt.value(4), text="text:N"),
-        alt.Chart(inline(here[:1])).mark_point(size=130, filled=True, opacity=1).encode(x=x, y=y),
+        sizes.mark_rule(strokeDash=[2, 3]).encode(y=y),
+        *walls,
+        alt.Chart(inline(here)).mark_point(size=130, filled=True, opacity=1).encode(x=x, y=y),
     )
     subtitle = f"GB; point: {choices.context:,} tokens; dotted: HBM of {choices.system}, and what weights leave of it; analytical"
     return Panel("context", "One context against HBM", subtitle, drawing.properties(height=260))

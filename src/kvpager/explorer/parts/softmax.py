@@ -58,7 +58,8 @@ class Softmax(Part):
             (_powers(scores.tolist(), powers.tolist()), _shares(scores.tolist(), series)),
             tuple(_figures(claim, self.command(choices))),
             f"{steps}. The note prints {printed} %. "
-            "Scores that lie close together get shares that lie close together; softmax parts them only where they differ by more than 1.",
+            f"Softmax parts scores only as far as they differ: {scores.max() - scores.min():.2f} apart is a factor of "
+            f"{powers.max() / powers.min():.2f}.",
         )
 
 
@@ -75,15 +76,13 @@ def _figures(claim: Mapping[str, Any], command: str) -> list[Figure]:
     ]
 
 
-def _named(scores: Sequence[float]) -> list[str]:
-    return [f"token {place + 1}, score {score:g}" for place, score in enumerate(scores)]
-
-
 def _powers(scores: Sequence[float], powers: Sequence[float]) -> Panel:
-    rows = [{"token": name, "power": power, "text": f"{power:.2f}"} for name, power in zip(_named(scores), powers, strict=True)]
+    rows = [{"score": f"{score:g}", "power": power, "text": f"{power:.2f}"} for score, power in zip(scores, powers, strict=True)]
     base = alt.Chart(inline(rows)).encode(
-        y=alt.Y("token:N", sort=None, title=None),
-        x=alt.X("power:Q", axis=alt.Axis(title="e to the score", tickCount=4)),
+        y=alt.Y("score:N", sort=None, title="score"),
+        x=alt.X(
+            "power:Q", axis=alt.Axis(title="e to the score", values=[0, 1, 2]), scale=alt.Scale(domainMax=1.15 * max(powers))
+        ),
     )
     drawing = alt.layer(base.mark_bar(), base.mark_text(align="left", dx=4).encode(text="text:N"))
     subtitle = f"sum: {sum(powers):.3f}; analytical, of illustrative scores"
@@ -92,18 +91,26 @@ def _powers(scores: Sequence[float], powers: Sequence[float]) -> Panel:
 
 def _shares(scores: Sequence[float], series: Mapping[str, Sequence[float]]) -> Panel:
     rows = [
-        {"token": token, "series": name, "share": share}
+        {"score": f"{score:g}", "series": name, "share": share}
         for name, shares in series.items()
-        for token, share in zip(_named(scores), shares, strict=True)
+        for score, share in zip(scores, shares, strict=True)
     ]
     kind: dict[str, Any] = {"scale": alt.Scale(domain=list(series)), "legend": alt.Legend(**legend_below(1))}
-    drawing = alt.Chart(inline(rows)).mark_point(filled=True, size=110, opacity=1).encode(
-        y=alt.Y("token:N", sort=None, title=None, axis=alt.Axis(grid=True)),
-        yOffset=alt.YOffset("series:N", sort=list(series)),
-        x=alt.X("share:Q", axis=alt.Axis(**axis_percent("share of attention", [0, 0.2, 0.4, 0.6])), scale=alt.Scale(domain=[0, 0.6])),
-        color=alt.Color("series:N", **kind),
-        shape=alt.Shape("series:N", **kind),
-        tooltip=["token:N", "series:N", alt.Tooltip("share:Q", format=".1%")],
+    drawing = (
+        alt.Chart(inline(rows))
+        .mark_point(filled=True, size=110, opacity=1)
+        .encode(
+            y=alt.Y("score:N", sort=None, axis=alt.Axis(title="score", grid=True)),
+            yOffset=alt.YOffset("series:N", sort=list(series)),
+            x=alt.X(
+                "share:Q",
+                axis=alt.Axis(**axis_percent("share of attention", [0, 0.2, 0.4, 0.6])),
+                scale=alt.Scale(domain=[0, 0.6]),
+            ),
+            color=alt.Color("series:N", **kind),
+            shape=alt.Shape("series:N", **kind),
+            tooltip=["score:N", "series:N", alt.Tooltip("share:Q", format=".1%")],
+        )
     )
     subtitle = "per cent of attention; analytical, of illustrative scores"
     return Panel("shares", "Then: each divided by the sum", subtitle, drawing.properties(height=200))

@@ -21,7 +21,7 @@ __all__ = ["Topology"]
 
 _STOPS = {"upstream": (0, 1), "endpoints": (1, 2), "media": (2, 3)}
 _WAYS = {"upstream": "the link into the GPU", "endpoints": "the tier's own links", "media": "the memory itself"}
-_BINDS, _IDLE = "sets the pace of its tier", "could carry more"
+_BINDS, _IDLE, _WHOLE = "sets the pace of its tier", "could carry more", "as the plan counts it"
 
 
 @PARTS.register("topology")
@@ -30,10 +30,11 @@ class Topology(Part):
 
     number = 9
     title = "The memory topology and its bottleneck"
-    shows = "What each link between the tiers and the GPU carries, which one sets the pace, and how long a step's misses keep it busy."
+    shows = "What each link between the tiers and the GPU carries, which one sets the pace, and how long a step's misses keep it."
     known = "From data sheets and standards, with assumed efficiencies; the least of a path's limits is its rate."
     claims = (
-        "cxl-x16-64", "cxl-256gbs", "cxl-upstream", "cxl-1tb", "b200-bw", "b200-cxl-host", "cxl-ratio-bw", "x-cxl-bandwidth", "viable-if-97",
+        "cxl-x16-64", "cxl-256gbs", "cxl-upstream", "cxl-1tb", "b200-bw", "b200-cxl-host", "cxl-ratio-bw", "x-cxl-bandwidth",
+        "viable-if-97",
     )  # fmt: skip
     sliders = ("context", "users", "read")
 
@@ -45,7 +46,8 @@ class Topology(Part):
         moved = _moved(machine, answer)
         panels, rows = [_links(machine)], _times(machine, moved)
         if rows:
-            subtitle = "each tier's misses of a step over each of its limits, lines: ranges; assumption"
+            rows.append(Dot("all, with each piece's fixed time", answer["step"]["transfer_s"], _WHOLE))
+            subtitle = "a step's bytes over each limit of their path; lines: ranges; assumption"
             panels.append(Panel("misses", "What a step's misses take", subtitle, dots(rows, "time (log scale)")))
         paths = "; ".join(
             f"{path.name}: {_text(machine.bandwidth(path.name))}, set by {_WAYS[path.bottleneck()]}" for path in machine.tiers
@@ -55,8 +57,8 @@ class Topology(Part):
         return Screen(
             tuple(panels),
             tuple(_figures(machine, answer, self.command(choices))),
-            f"HBM is read at {_text(machine.bandwidth('hbm'))}. {paths or 'There is no tier below HBM'}. A step fetches {there}, which takes "
-            f"{_text(step['transfer_s'])} of the step's {_text(step['step_s'])}.",
+            f"HBM is read at {_text(machine.bandwidth('hbm'))}. {paths or 'There is no tier below HBM'}. A step fetches {there}, "
+            f"which takes {_text(step['transfer_s'])} of the step's {_text(step['step_s'])}.",
         )
 
 
@@ -87,22 +89,26 @@ def _links(machine: System) -> Panel:
         tooltip=["tier:N", "part:N", "rate:N", "bound:N"],
     )
     x = alt.X("from:Q", title=None, axis=axis, scale=alt.Scale(domain=[0, 3], nice=False))
-    bound = {"scale": alt.Scale(domain=[_BINDS, _IDLE]), "legend": alt.Legend(**legend_below(1), symbolType="stroke", symbolStrokeWidth=4)}
+    kinds = list(dict.fromkeys(row["bound"] for row in rows))
+    bound = {"scale": alt.Scale(domain=kinds), "legend": alt.Legend(**legend_below(1), symbolType="stroke", symbolStrokeWidth=4)}
     lines = base.mark_rule(strokeCap="butt").encode(
         x=x,
         x2="to:Q",
         color=alt.Color("bound:N", **bound),
-        strokeDash=alt.StrokeDash("bound:N", scale=alt.Scale(domain=[_BINDS, _IDLE], range=[[1, 0], [5, 3]]), legend=None),
+        strokeDash=alt.StrokeDash("bound:N", scale=alt.Scale(domain=kinds, range=[[1, 0], [5, 3]]), legend=None),
         strokeWidth=alt.StrokeWidth("GB:Q", scale=alt.Scale(type="log", range=[2, 14]), legend=None),
     )
     middle = base.encode(x=alt.X("middle:Q", axis=axis))
     drawing = alt.layer(
         lines,
         middle.mark_text(dy=-15, fontWeight=600).encode(text="rate:N"),
-        middle.mark_text(dy=17, fontSize=10).encode(text="part:N"),
+        *(
+            middle.transform_filter(f"datum.middle {sign} 1.5").mark_text(dy=down, fontSize=10).encode(text="part:N")
+            for sign, down in (("!=", 17), ("==", 30))
+        ),
     )
     subtitle = f"bytes a second of {machine.title}, one direction, efficiency included; {whole.evidence.label}"
-    return Panel("links", "Who reaches the GPU how fast", subtitle, drawing.properties(height=64 * len(names)))
+    return Panel("links", "Who reaches the GPU how fast", subtitle, drawing.properties(height=72 * len(names)))
 
 
 def _row(tier: str, first: int, last: int, rate: Quantity, part: str, bound: str) -> dict[str, Any]:

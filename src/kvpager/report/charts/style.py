@@ -32,6 +32,7 @@ def _theme(
         "title": {"color": text, "subtitleColor": soft, "fontSize": 15, "subtitleFontSize": 12, "subtitlePadding": 6},
         "mark": {"color": series[0]},
         "text": {"color": text, "fontSize": 12},
+        "rule": {"color": soft},
         "style": {"inside": {"color": paper, "fill": paper, "fontWeight": 600}},
         "range": {"category": series, "ramp": resident, "heatmap": absent},
     }
