@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import numpy as np
 
+from kvpager.analysis.locality import evidence_of
 from kvpager.analysis.placement import ema_half_life_steps, ema_scores
 from kvpager.explorer.choices import Choices, Slider, slider_of
 from kvpager.explorer.commands import line
@@ -61,7 +62,7 @@ class Ema(Part):
         panel = Panel(
             "score",
             f"Layer {choices.layer}, KV head {choices.head}, tokens {first:,} to {first + found.header.block_size - 1:,}",
-            "recorded; the average is computed",
+            f"mass: {evidence_of(found).label}; the average is computed",
             drawing.properties(height=280),
         )
         return Screen(
