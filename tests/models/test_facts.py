@@ -130,3 +130,15 @@ def test_resolving_a_name_needs_nothing_heavy():
     heavy = "{'torch', 'numba', 'transformers', 'zarr'}"
     code = f"import sys; from kvpager import models; models.resolve('llama-3.1-8b'); print({heavy} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+def test_rope_is_as_the_config_says_and_not_known_where_it_does_not(tmp_path):
+    said = {name: (models.resolve(name).rope_base, models.resolve(name).rope_dim) for name in ("llama-3.1-70b", "deepseek-v3")}
+    assert said == {"llama-3.1-70b": (500_000, None), "deepseek-v3": (10_000, 64)}
+    assert models.resolve("gemma-3-27b").rope_base is None
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 100,
+        "max_position_embeddings": 2048, "rope_parameters": {"rope_theta": 7e5, "partial_rotary_factor": 0.5},
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert (models.resolve(str(tmp_path)).rope_base, models.resolve(str(tmp_path)).rope_dim) == (700_000, 32)

@@ -146,7 +146,7 @@ def from_query(query: Mapping[str, str], base: Choices | None = None) -> Choices
     for name, text in query.items():
         if name not in known or known[name].default is MISSING:
             raise BadInput(f"the link has no choice {name!r}: drop it, or use one of {', '.join(known)}")
-        kind = type(known[name].default)
+        kind: type[Any] = type(known[name].default)
         try:
             found[name] = kind(text)
         except ValueError:
