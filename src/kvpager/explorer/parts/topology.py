@@ -107,7 +107,7 @@ def _links(machine: System) -> Panel:
             for sign, down in (("!=", 17), ("==", 30))
         ),
     )
-    subtitle = f"bytes a second of {machine.title}, one direction, efficiency included; {whole.evidence.label}"
+    subtitle = f"{machine.name}: bytes a second one way, efficiency included; {whole.evidence.label}"
     return Panel("links", "Who reaches the GPU how fast", subtitle, drawing.properties(height=72 * len(names)))
 
 
