@@ -16,6 +16,7 @@ from kvpager.explorer.sources import system
 PLANNED = ("geometry", "size", "phases", "topology")
 CASES = [
     ("llama-3.1-70b", "note-000-cxl", 131_072),
+    ("llama-3.1-70b", "b200x4-tp", 131_072),
     ("deepseek-v3.2", "b200x8-tp", 65_536),
     ("gemma-3-27b", "b200-fp8", 4096),
     ("qwen3-8b", "note-000-offload", 32_768),
