@@ -111,3 +111,11 @@ def test_a_step_is_its_longer_half_and_what_is_not_hidden():
     found = {figure.key: figure.quantity.value for figure in PARTS["phases"]().screen(Choices()).figures}
     half = max(found["step.compute_s"], found["step.memory_s"])
     assert found["step.step_s"] == pytest.approx(half + found["step.exposed_s"])
+
+
+@pytest.mark.parametrize(("model", "weights"), [("llama-3.1-70b", "weights_bytes"), ("gpt-oss-20b", "weights_read_bytes")])
+def test_bytes_of_a_step_are_the_weights_it_reads_and_the_kv(model, weights):
+    shown = PARTS["phases"]().screen(Choices(model=model))
+    keys = {figure.label: figure.key for figure in shown.figures}
+    assert keys["weights read in a step"] == f"step.memory_s.inputs.{weights}"
+    assert keys["KV and scores moved in HBM in a step"] == "step.memory_s.inputs.kv_read_bytes"
