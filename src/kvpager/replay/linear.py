@@ -17,9 +17,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.core import UnitTable
 from kvpager.errors import BadInput
-from kvpager.policies.scores import MassEMA, normalise
+from kvpager.replay.massscores import mass_scores, scaled_scores
 from kvpager.replay.stream import Stream
 
 __all__ = ["Features", "Outcome", "Script", "replay_linear"]
@@ -153,7 +152,10 @@ class Features:
     @cached_property
     def ema(self) -> NDArray[np.float64]:
         """E of a tick's layer after the tick, one row a layer of the prefill, then one a tick."""
-        return _mass_scores(self.script.stream, self.alpha, self.scale) if self.scores is None else self.scores
+        if self.scores is not None:
+            return self.scores
+        stream = self.script.stream
+        return scaled_scores(stream, mass_scores(stream, self.alpha), self.scale)
 
     @cached_property
     def recency(self) -> NDArray[np.float64]:
@@ -228,26 +230,6 @@ def replay_linear(
         np.array([*script.shape, header.context_tokens, header.block_size, units], np.int64), hits, counts,
     )  # fmt: skip
     return Outcome(hits, *counts)
-
-
-def _mass_scores(stream: Stream, alpha: float, scale: str) -> NDArray[np.float64]:
-    """Follow the EMA through prefill and steps; keep each tick's layer, scaled, ``[blocks, heads]`` in a row."""
-    header = stream.recording.header
-    layers, heads = len(header.layers), header.num_kv_heads
-    table = UnitTable(layers, heads, header.block_size, stream.recording.head_block_bytes)
-    table.reserve(stream.units)
-    sequence = table.new_sequence()
-    table.open_many(sequence, -(-header.context_tokens // header.block_size))
-    ema = MassEMA(table, alpha)
-    rows = np.zeros((len(stream.prefill) + len(stream.asks), stream.recording.blocks * heads))
-    for row, seen in zip(rows, [*stream.prefill, *[ask.seen for ask in stream.asks]], strict=True):
-        while seen.tick.step >= 0 and len(table.blocks(sequence)) <= stream.recording.open_block(seen.tick.step):
-            table.open(sequence, len(table.blocks(sequence)))
-        ema.on_new()
-        ema.on_mass(seen)
-        scaled = normalise(table.layer_view(ema.scores, seen.tick.layer).T, scale).T
-        row[: scaled.size] = scaled.ravel()
-    return rows
 
 
 @numba.njit
