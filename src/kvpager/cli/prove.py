@@ -130,6 +130,7 @@ def replay(
     ] = "10%",
     pool: Annotated[str, typer.Option(help="Who shares HBM: global, layer, equal.")] = "global",
     prefetch: Annotated[str | None, typer.Option(help="A prefetcher; see 'kvpager list prefetchers'.")] = None,
+    prefetch_share: Annotated[str, typer.Option(help="Most units fetched ahead in a step, as a share of HBM.")] = "1%",
     selector: SelectorOption = "topp_mass",
     granularity: Annotated[str, typer.Option(help="What has residency of its own: head or layer.")] = "head",
     dram: Annotated[
@@ -185,8 +186,18 @@ def _replay_attention(trace: Path, asked: dict[str, Any], jobs: int, json: bool)
     for size in sizes:
         capacity_units(stream, size, pool)
     share = 0.0 if asked["dram"] is None else parse_share(asked["dram"], whole_bytes=stream.recording.kv_bytes)
+    ahead = parse_share(asked["prefetch_share"])
     cases = [
-        Case(name, size, pool, prefetcher=prefetch, dram_fraction=share, granularity=asked["granularity"], seed=seed)
+        Case(
+            name,
+            size,
+            pool,
+            prefetcher=prefetch,
+            prefetch_share=ahead,
+            dram_fraction=share,
+            granularity=asked["granularity"],
+            seed=seed,
+        )
         for size in sizes
         for name in names
     ]
@@ -213,11 +224,11 @@ def _replay_run(trace: Path, given: dict[str, Any], jobs: int, json: bool) -> No
     from kvpager.replay.runrow import RunAsk, describe_run, run_rows
     from kvpager.traces.runstore import read_run
 
-    fixed = sorted(given.keys() & {"selector", "granularity", "clock", "observe"})
+    fixed = sorted(given.keys() & {"selector", "granularity", "clock", "observe", "prefetch_share"})
     if fixed:
         raise BadInput(
-            f"{str(trace)!r} is the recording of a run, whose {fixed[0]} was fixed when it ran: leave --{fixed[0]} out, "
-            "or record another run"
+            f"{str(trace)!r} is the recording of a run, whose {fixed[0].replace('_', ' ')} was fixed when it ran: leave "
+            f"--{fixed[0].replace('_', '-')} out, or record another run"
         )
     recording = read_run(trace)
     kv_bytes = recording.units * recording.header.unit_bytes

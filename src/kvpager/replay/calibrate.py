@@ -17,7 +17,7 @@ import numpy as np
 
 from kvpager.errors import BadInput
 from kvpager.policies.scores import NORMALISERS
-from kvpager.replay.constants import NOTES, NOTES_CUTS, Constants, Progress, Text, load_text, try_values
+from kvpager.replay.constants import NOTES, NOTES_CUTS, Constants, Progress, Text, load_text, try_values, whole_weights
 from kvpager.replay.fitting import Trials, Tuples, logistic_interval, quantile_interval, sample_tuples, simplex
 from kvpager.replay.heldout import check_apart, held_out, summary
 from kvpager.replay.provenance import describe_recording
@@ -149,7 +149,7 @@ class Fit:
         self.steps["fitted"] = self.fitted
         tuples = self._tuples()
         found["logistic"] = self.logistic(tuples)
-        self.steps["logistic"] = replace(self.fitted, weights=_rounded(found["logistic"]["weights"]))
+        self.steps["logistic"] = replace(self.fitted, weights=whole_weights(found["logistic"]["weights"]))
         found["horizons"] = self.horizons(tuples)
         found["cuts"] = self.cuts(tuples)
         self.steps["fitted with cuts"] = self.fitted
@@ -235,7 +235,7 @@ class Fit:
         for horizon in sorted({*HORIZONS, self.horizon}):
             rows, asked = tuples.labels(horizon)
             if 0 < asked.sum() < len(asked):
-                weights = _rounded(logistic_interval(rows, asked, draws=0, seed=self.seed)["weights"])
+                weights = whole_weights(logistic_interval(rows, asked, draws=0, seed=self.seed)["weights"])
                 tried = try_values(self.texts, [weights], partial(_weighted, self.fitted), what="horizons", **self._how)
                 found.append({"horizon_steps": horizon, "weights": list(weights), "block_hit_ratio": float(tried.means[0])})
         return found
@@ -282,14 +282,6 @@ def _rows(trials: Trials) -> list[tuple[Any, float]]:
 def _three(values: Sequence[float]) -> tuple[float, float, float]:
     first, second, third = values
     return first, second, third
-
-
-def _rounded(weights: Sequence[float]) -> tuple[float, float, float]:
-    """Four digits are more than any fit has; what they leave over goes to the largest, so that the sum stays 1."""
-    found = [round(weight, 4) for weight in weights]
-    largest = int(np.argmax(found))
-    found[largest] = round(found[largest] + 1 - sum(found), 4)
-    return _three(found)
 
 
 def _weighted(base: Constants, weights: tuple[float, float, float]) -> Constants:

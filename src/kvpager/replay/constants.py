@@ -19,7 +19,7 @@ from kvpager.replay.fitting import Trials, sums_by_block
 from kvpager.replay.linear import Features, Outcome, Script, replay_linear
 from kvpager.replay.sweep import Source, load_stream
 
-__all__ = ["NOTES", "NOTES_CUTS", "Constants", "Progress", "Text", "load_text", "try_values"]
+__all__ = ["NOTES", "NOTES_CUTS", "Constants", "Progress", "Text", "load_text", "try_values", "whole_weights"]
 
 Progress = Callable[[int, int, str], None]
 
@@ -163,3 +163,12 @@ def try_values(
                         progress(done, len(values) * len(texts), what)
             hits.append(np.stack([rows[i] for i in range(len(values))]))
     return Trials(values, hits, [text.accesses for text in texts])
+
+
+def whole_weights(values: Sequence[float]) -> tuple[float, float, float]:
+    """Round three weights to four digits; what that leaves over goes to the largest, so that they still sum to 1."""
+    found = [round(float(value), 4) for value in values]
+    largest = int(np.argmax(found))
+    found[largest] = round(found[largest] + 1 - sum(found), 4)
+    first, second, third = found
+    return first, second, third

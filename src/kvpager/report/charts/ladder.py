@@ -11,7 +11,7 @@ from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline
 from kvpager.report.charts.style import axis_whole, legend_below
 from kvpager.report.document import Document, ladders, percent
 
-__all__ = ["Ladder"]
+__all__ = ["Ladder", "panel"]
 
 _HIT, _MASS, _BOUND, _CLAIM = "block hits", "attention mass hit", "bound on block hits", "claim of the note"
 _SERIES = [_HIT, _BOUND, _CLAIM, _MASS]
@@ -38,7 +38,7 @@ class Ladder(Chart):
         )
 
     def panels(self, doc: Document) -> list[Panel]:  # docstring inherited
-        return [_panel(ladder) for ladder in _main_size(doc)]
+        return [panel(ladder) for ladder in _main_size(doc)]
 
     def alternative(self, doc: Document) -> str:  # docstring inherited
         parts = []
@@ -87,7 +87,8 @@ def _claim_text(rung: dict[str, Any]) -> str:
     return percent(_claim(rung), 0)
 
 
-def _panel(ladder: dict[str, Any]) -> Panel:
+def panel(ladder: dict[str, Any]) -> Panel:
+    """Draw one ladder of a document: bars of its rungs beside their bounds and the note's claims."""
     rows = []
     for order, rung in enumerate(ladder["rungs"]):
         values = {_HIT: rung["block_hit_ratio"], _MASS: rung["mass_hit_ratio"], _BOUND: rung["bound"], _CLAIM: _claim(rung)}
