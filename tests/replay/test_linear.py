@@ -66,6 +66,7 @@ def test_features_are_what_the_policy_ranks_by():
     *_, (step, last) = features.steps()
     tick = stream.asks[-1].tick
     assert step == tick.step
+    assert features.at_end().tolist() == last.tolist()
     units = np.arange(replay.table.size, dtype=np.int32)
     assert np.allclose(np.array([0.3, 0.4, 0.3]) @ last, policy.keep_key(tick, units), rtol=1e-12)
 

@@ -24,8 +24,8 @@ from kvpager.replay.stream import Stream
 from kvpager.replay.sweep import Source, load_stream
 
 __all__ = [
-    "PREFETCHERS", "SIMULATED", "VOLUMES", "at_once", "by_layer", "marked", "placed", "prefetched", "room", "row", "script",
-    "warmup",
+    "PREFETCHERS", "SIMULATED", "VOLUMES", "at_once", "by_layer", "marked", "placed", "prefetched", "room", "row",
+    "scores_at_end", "script", "warmup",
 ]  # fmt: skip
 
 SIMULATED = (Evidence.SIMULATED, Evidence.MEASURED)
@@ -70,10 +70,20 @@ def placed(asked: Script, constants: Constants, units: int) -> Outcome:
     return _placed(asked, constants, units)
 
 
+def scores_at_end(asked: Script, constants: Constants) -> NDArray[np.float64]:
+    """The placement score of every unit after the last step, float64 [units]."""
+    scores: NDArray[np.float64] = np.asarray(constants.weights) @ _features(asked, constants).at_end()
+    return scores
+
+
+def _features(asked: Script, constants: Constants) -> Features:
+    scores = _scores(asked, constants.alpha, constants.scale)
+    return Features(asked, constants.alpha, constants.scale, constants.half_life, constants.sink_tokens, scores)
+
+
 @lru_cache(maxsize=64)
 def _placed(asked: Script, constants: Constants, units: int) -> Outcome:
-    scores = _scores(asked, constants.alpha, constants.scale)
-    features = Features(asked, constants.alpha, constants.scale, constants.half_life, constants.sink_tokens, scores)
+    features = _features(asked, constants)
     return replay_linear(features, constants.weights, units, cuts=constants.cuts or (-np.inf, np.inf))
 
 

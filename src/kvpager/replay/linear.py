@@ -180,15 +180,23 @@ class Features:
 
     def steps(self) -> Iterator[tuple[int, NDArray[np.float64]]]:
         """Yield each step and the features at its end, float64 [3, units]: R, E and N of all units that exist."""
-        blocks, layers, heads = self.script.shape
-        recording = self.script.stream.recording
-        last, cuts = self.script.first_use, self.script.ends[::layers]
-        for step in range(recording.steps):
+        last, cuts = self.script.first_use, self.script.ends[:: self.script.shape[1]]
+        for step in range(self.script.stream.recording.steps):
             last[self.script.units[cuts[step] : cuts[step + 1]]] = step
-            exist = (recording.open_block(step) + 1) * layers * heads
-            rows = self.ema[layers * (step + 1) : layers * (step + 2)]
-            scores = rows.reshape(layers, blocks, heads).transpose(1, 0, 2).ravel()
-            yield step, np.stack([self.recency[step - last[:exist]], scores[:exist], self.sink[:exist]])
+            yield step, self._parts(step, last)
+
+    def at_end(self) -> NDArray[np.float64]:
+        """R, E and N of all units after the last step, float64 [3, units]."""
+        last = self.script.first_use
+        last[self.script.units] = self.script.step_of  # in time order: a unit's last access stays
+        return self._parts(self.script.stream.recording.steps - 1, last)
+
+    def _parts(self, step: int, last: NDArray[np.int64]) -> NDArray[np.float64]:
+        blocks, layers, heads = self.script.shape
+        exist = (self.script.stream.recording.open_block(step) + 1) * layers * heads
+        rows = self.ema[layers * (step + 1) : layers * (step + 2)]
+        scores = rows.reshape(layers, blocks, heads).transpose(1, 0, 2).ravel()
+        return np.stack([self.recency[step - last[:exist]], scores[:exist], self.sink[:exist]])
 
 
 def replay_linear(

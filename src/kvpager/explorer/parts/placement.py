@@ -11,8 +11,9 @@ from kvpager.errors import BadInput
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.commands import line
 from kvpager.explorer.figures import figures
+from kvpager.explorer.grouped import Mark, grouped
 from kvpager.explorer.part import PARTS, Part, Screen
-from kvpager.explorer.replays import SIMULATED, at_once, placed, room, row, script, warmup
+from kvpager.explorer.replays import SIMULATED, at_once, placed, room, row, scores_at_end, script, warmup
 from kvpager.replay.constants import Constants, whole_weights
 from kvpager.replay.linear import Outcome, Script
 from kvpager.report.charts.base import Panel, inline
@@ -21,7 +22,7 @@ from kvpager.report.charts.style import PERCENT, legend_below
 __all__ = ["Placement"]
 
 _SCALES = {"raw": "raw E", "rank": "ranked E"}
-_DASHES = [[1, 0], [2, 2], [7, 3], [7, 3, 2, 3]]
+_FATES = ("reaches the first cut", "in HBM", "in tier 0")
 _FIGURES = {
     "accesses that hit": "block_hit_ratio",
     "tier 0's share of HBM at the end": "pinned_share",
@@ -34,7 +35,7 @@ class Placement(Part):
 
     number = 12
     title = "The placement score and its cuts"
-    shows = "What HBM and tier 0 hold, and what hits, if a unit stays from the first cut on, and is in tier 0 from the second."
+    shows = "How many units reach the two cuts, what HBM and tier 0 hold of them, and what hits, with E raw and ranked."
     known = (
         "Simulated: the recording is replayed with these constants, with E as the notes have it, then as its rank in the head."
     )
@@ -58,13 +59,21 @@ class Placement(Part):
         moves = {f"units newly kept a step, {scale}": f"rows.{i}.moves_per_step" for i, scale in enumerate(_SCALES.values())}
         document, command = {"rows": rows}, self.command(choices)
         weights = " + ".join(f"{weight:g} {name}" for weight, name in zip(each[0].weights, "REN", strict=True))
+        fates = {
+            scale: (
+                float((scores_at_end(asked, one) >= choices.cut_1).sum() / units),
+                float(outcome.held[-1] / units),
+                float(outcome.pinned[-1] / units),
+            )
+            for scale, one, outcome in zip(_SCALES.values(), each, outcomes, strict=True)
+        }
         said = "; ".join(
-            f"{scale}: {100 * one['block_hit_ratio']:.1f} % of the accesses hit, HBM is "
-            f"{100 * float(outcome.held[-1] / units):.0f} % full at the end, {100 * one['pinned_share']:.0f} % of it tier 0"
-            for scale, one, outcome in zip(_SCALES.values(), rows, outcomes, strict=True)
+            f"with {scale} {100 * one['block_hit_ratio']:.1f} % of the accesses hit, units worth {100 * wanted:,.0f} % of HBM "
+            f"reach the first cut at the end, {100 * held:.0f} % of HBM is in use, {100 * pinned:.0f} % as tier 0"
+            for (scale, (wanted, held, pinned)), one in zip(fates.items(), rows, strict=True)
         )
         return Screen(
-            (_occupancy(outcomes, units), _hits(asked, outcomes, rows[0]["dense_bound"])),
+            (_occupancy(fates, units), _hits(asked, outcomes, rows[0]["dense_bound"])),
             figures(command, document, named, labels=SIMULATED)
             + figures(command, document, moves, unit="units", labels=SIMULATED),
             f"With P = {weights} (the weights, scaled to sum to 1), cuts {choices.cut_1:g} and {choices.cut_2:g}, and "
@@ -85,18 +94,17 @@ def _constants(choices: Choices, scale: str) -> Constants:
     )
 
 
-def _occupancy(outcomes: list[Outcome], units: int) -> Panel:
-    rows = [
-        {"step": step, "share": float(count / units), "series": f"{scale}: {place}"}
-        for scale, outcome in zip(_SCALES.values(), outcomes, strict=True)
-        for place, counts in (("HBM", outcome.held), ("tier 0", outcome.pinned))
-        for step, count in enumerate(counts)
+def _occupancy(fates: dict[str, tuple[float, ...]], units: int) -> Panel:
+    marks = [
+        Mark(f"{scale}: {' / '.join(f'{100 * each:,.0f}' for each in shares)} %", what, share)
+        for scale, shares in fates.items()
+        for what, share in zip(_FATES, shares, strict=True)
     ]
     return Panel(
         "occupancy",
-        "What the cuts let into HBM, and into tier 0",
-        f"share of the {units:,} units that HBM has room for, at each step's end; simulated",
-        _lines(rows, "share of HBM's units", [0, 1]).properties(height=230),
+        "What the cuts ask for, and HBM has room for",
+        f"per cent of the {units:,} units that HBM has room for, after the last step; dashed: all of it; simulated",
+        grouped(marks, "share of HBM's room (log scale)", log=lambda share: f"{100 * share:,.6g} %", rule=1),
     )
 
 
@@ -114,21 +122,20 @@ def _hits(asked: Script, outcomes: list[Outcome], dense: float) -> Panel:
         "What hits",
         f"share of each step's accesses after the warm-up; an access: {asked.stream.selector.describe()}; simulated; gray: dense "
         "attention, analytical",
-        alt.layer(_lines(rows, "share of accesses that hit", None), bound).properties(height=230),
+        alt.layer(_lines(rows), bound).properties(height=230),
     )
 
 
-def _lines(rows: list[dict[str, Any]], title: str, domain: list[float] | None) -> alt.Chart:
+def _lines(rows: list[dict[str, Any]]) -> alt.Chart:
     series, legend = list(dict.fromkeys(row["series"] for row in rows)), alt.Legend(**legend_below(2))
-    scale = alt.Scale(domain=domain) if domain else alt.Scale(zero=True)
     drawing: alt.Chart = (
         alt.Chart(inline(rows))
         .mark_line(strokeWidth=2)
         .encode(
             x=alt.X("step:Q", axis=alt.Axis(title="step", tickCount=5), scale=alt.Scale(nice=False, zero=False)),
-            y=alt.Y("share:Q", scale=scale, axis=alt.Axis(title=title, format=PERCENT, tickCount=5)),
+            y=alt.Y("share:Q", axis=alt.Axis(title="share of accesses that hit", format=PERCENT, tickCount=5)),
             color=alt.Color("series:N", scale=alt.Scale(domain=series), legend=legend),
-            strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=series, range=_DASHES[: len(series)]), legend=legend),
+            strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=series, range=[[1, 0], [6, 3]]), legend=legend),
         )
     )
     return drawing

@@ -141,7 +141,7 @@ def _quality(asked: Any, rows: dict[tuple[str, float], dict[str, Any]], volume: 
     return Panel(
         "quality",
         "How much of what is fetched ahead is used",
-        f"{header.model}, {header.context_tokens:,} tokens, {100 * NOTE_HBM_FRACTION:g} % of the KV in HBM, one pool, policy blend; "
+        f"{header.model}, {header.context_tokens:,} tokens, {100 * NOTE_HBM_FRACTION:g} % of the KV in HBM, policy blend; "
         f"dashed upright: {100 * volume:g} %; simulated",
         drawing.properties(height=250),
     )
