@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 
 def grouped(
     marks: Sequence[Mark], title: str, *, log: Callable[[float], str] | None = None, rule: float | None = None
-) -> alt.LayerChart:
+) -> alt.LayerChart | alt.FacetChart:
     """Draw marks from top to bottom: a name, then a line for each of its series, with all values that it has.
 
     Parameters

@@ -64,7 +64,7 @@ def _stated(row: dict[str, object]) -> str:
     return " / ".join(f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}" for value in values) + unit
 
 
-def _drawing(rows: list[dict[str, object]]) -> alt.LayerChart:
+def _drawing(rows: list[dict[str, object]]) -> alt.LayerChart | alt.FacetChart:
     """Lines of one mark a number of claims: the audit's verdict above, one line an outcome."""
     counts = Counter((row["verdict"], row["outcome"]) for row in rows)
     names, bars, at = [], [], 0
@@ -81,10 +81,9 @@ def _drawing(rows: list[dict[str, object]]) -> alt.LayerChart:
         y=y, x=x, color=alt.Color("outcome:N", scale=alt.Scale(domain=_OUTCOMES), legend=legend)
     )
     shape = alt.Shape("outcome:N", scale=alt.Scale(domain=_OUTCOMES, range=SHAPES[: len(_OUTCOMES)]), legend=legend)
-    drawing: alt.LayerChart = alt.layer(
+    return alt.layer(
         base.mark_rule(strokeWidth=3).encode(x2="from:Q"),
         base.mark_point(size=95, filled=True, opacity=1).encode(shape=shape, tooltip=["outcome:N", "claims:Q"]),
         base.mark_text(align="left", dx=9).encode(text="claims:Q"),
         alt.Chart(inline(names)).mark_text(align="left", baseline="middle").encode(y=y, x=alt.value(0), text="verdict:N"),
     ).properties(height=17 * at)
-    return drawing

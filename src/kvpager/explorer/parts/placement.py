@@ -59,7 +59,7 @@ class Placement(Part):
         moves = {f"units newly kept a step, {scale}": f"rows.{i}.moves_per_step" for i, scale in enumerate(_SCALES.values())}
         document, command = {"rows": rows}, self.command(choices)
         weights = " + ".join(f"{weight:g} {name}" for weight, name in zip(each[0].weights, "REN", strict=True))
-        fates = {
+        fates: dict[str, tuple[float, ...]] = {
             scale: (
                 float((scores_at_end(asked, one) >= choices.cut_1).sum() / units),
                 float(outcome.held[-1] / units),

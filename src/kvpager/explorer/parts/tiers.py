@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvpager.analysis.capacity import Values
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.commands import plan_command
 from kvpager.explorer.figures import figures
@@ -90,7 +91,7 @@ def _by_tier(choices: Choices, answer: dict[str, Any]) -> list[Mark]:
     """Shares of the KV and of the reads, fastest tier first; lower tiers are filled in their order."""
     step, machine = answer["step"], system(choices.system)
     held, missed = step["hbm_share"].value, step["miss_share"]
-    capacities = [path.capacity_bytes().value / machine.replicas for path in machine.tiers]
+    capacities: list[Values] = [path.capacity_bytes().value / machine.replicas for path in machine.tiers]
     shares = [float(share) for share in tier_shares(held, step["read_bytes"].value / choices.read, capacities)]
     marks = [Mark("HBM", _LIES, held), Mark("HBM", _READ, 1 - missed.value, (1 - missed.ends[1], 1 - missed.ends[0]))]
     for path, share in zip(machine.tiers, shares, strict=True):
