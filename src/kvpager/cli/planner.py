@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvpager.cli.root import Json, app, print_json, stage
+from kvpager.cli.root import Json, app, print_json, seconds, stage
 from kvpager.errors import BadInput
-from kvpager.units import format_bytes, parse_quantity, parse_share, parse_tokens
+from kvpager.units import format_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from kvpager.hardware import Catalogue
@@ -119,7 +119,7 @@ def plan(
     chosen, share = known.systems[system], None if read is None else parse_share(read)
     hits, assumptions = _hits(trace, curve, share), _assumptions(assume)
     if sweep is not None:
-        _sweep(facts, chosen, _points(sweep, context, users, share, hits), hits, _seconds(slo), assumptions, json)
+        _sweep(facts, chosen, _points(sweep, context, users, share, hits), hits, seconds(slo), assumptions, json)
         return
     document = run(
         facts,
@@ -128,7 +128,7 @@ def plan(
         users,
         read_fraction=share,
         hit_curve=hits,
-        slo_s=_seconds(slo),
+        slo_s=seconds(slo),
         assumptions=assumptions,
     )
     lines = headline_lines(document) if explain else []
@@ -174,7 +174,7 @@ def compare(
         users,
         read_fraction=share,
         hit_curve=_hits(trace, curve, share),
-        slo_s=_seconds(slo),
+        slo_s=seconds(slo),
         assumptions=_assumptions(assume),
     )
     lines: list[str] = []
@@ -274,16 +274,6 @@ def _facts(name: str, params: str | None) -> ModelFacts:
         raise BadInput(f"--params {params!r} is no number of parameters: write for example 8.03e9")
     stated = Quantity(count, "parameters", frozenset({Evidence.ASSUMPTION}), "", "as asked", "params")
     return replace(facts, params_total=stated, params_active=stated)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value, unit = parse_quantity(text)
-    except BadInput as error:
-        raise BadInput(f"service level {text!r}: {error}; write for example 100ms") from error
-    if unit != "s" or value <= 0:
-        raise BadInput(f"service level {text!r} is no time: write for example 100ms")
-    return value
 
 
 def _assumptions(pairs: Sequence[str] | None) -> Assumptions:

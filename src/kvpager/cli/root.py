@@ -33,6 +33,7 @@ __all__ = [
     "main",
     "print_json",
     "screen",
+    "seconds",
     "split_names",
     "stage",
     "with_share",
@@ -51,8 +52,8 @@ _UsageError: Any = typer.BadParameter.__base__  # typer exports no other name fo
 
 _EXTRAS = {
     "altair": "report", "gguf": "record", "jinja2": "report", "joblib": "replay", "numba": "live",
-    "prometheus_client": "metrics", "pyarrow": "requests", "safetensors": "record", "scipy": "replay", "torch": "record",
-    "transformers": "record", "vl_convert": "report", "xxhash": "live", "zarr": "trace",
+    "prometheus_client": "metrics", "pyarrow": "requests", "safetensors": "record", "scipy": "replay", "streamlit": "explorer",
+    "torch": "record", "transformers": "record", "vl_convert": "report", "xxhash": "live", "zarr": "trace",
 }  # fmt: skip
 """The extra that brings a package which not every command needs."""
 
@@ -177,6 +178,19 @@ def with_share(selector: str, read: str) -> str:
     from kvpager.units import parse_share
 
     return f"{selector}{',' if ':' in selector else ':'}read_fraction={parse_share(read)}"
+
+
+def seconds(text: str) -> float:
+    """Parse a service level, the longest time of a token: ``"100ms"``."""
+    from kvpager.units import parse_quantity
+
+    try:
+        value, unit = parse_quantity(text)
+    except BadInput as error:
+        raise BadInput(f"service level {text!r}: {error}; write for example 100ms") from error
+    if unit != "s" or value <= 0:
+        raise BadInput(f"service level {text!r} is no time: write for example 100ms")
+    return value
 
 
 def print_json(document: dict[str, Any]) -> None:

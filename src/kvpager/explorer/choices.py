@@ -103,7 +103,7 @@ class Choices:
             value = getattr(self, one.name)
             if not math.isfinite(value) or not slider.low <= value <= slider.high:
                 raise BadInput(
-                    f"{one.name} = {value} lies outside {slider.low:g} to {slider.high:g} ({slider.label}): choose within"
+                    f"{one.name} = {value} lies outside {slider.low:,g} to {slider.high:,.10g} ({slider.label}): choose within"
                 )
 
     def but(self, **changes: Any) -> Choices:

@@ -9,6 +9,7 @@ from typing import Any
 from kvpager.errors import BadInput
 from kvpager.report.document import Document, percent
 from kvpager.report.file import write_file
+from kvpager.report.frame import VEGA_LITE
 from kvpager.report.plain import table, wrapped
 from kvpager.report.requests import about
 from kvpager.units import format_bytes
@@ -17,7 +18,6 @@ __all__ = ["SUFFIXES", "draw_curve", "print_curve"]
 
 SUFFIXES = (".html", ".png", ".svg")
 
-_VEGA_LITE = "6.4"
 _RATIOS = {"prefix_token_hit_ratio": "prompt tokens hit", "block_hit_ratio": "blocks hit"}
 
 
@@ -52,11 +52,11 @@ def draw_curve(document: Document, path: Path, *, width: int = 720) -> Path:
     config = THEMES["light"] | {"background": "#ffffff"}
     spec = _spec(document, width)
     if path.suffix == ".html":
-        content = vl_convert.vegalite_to_html(spec, vl_version=_VEGA_LITE, config=config, bundle=True).encode()
+        content = vl_convert.vegalite_to_html(spec, vl_version=VEGA_LITE, config=config, bundle=True).encode()
     elif path.suffix == ".png":
-        content = vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, config=config, scale=2)
+        content = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, config=config, scale=2)
     else:
-        content = vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE, config=config).encode()
+        content = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, config=config).encode()
     write_file(path, content)
     return path
 

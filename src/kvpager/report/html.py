@@ -1,13 +1,7 @@
-"""One HTML file that holds a whole report: charts, tables, words and the code that draws them.
-
-It opens without a network: Vega, Vega-Lite and Vega-Embed are inlined from vl-convert, and the page's own
-security policy forbids it to load anything. Themes follow the reader's system, or a button.
-"""
+"""One HTML file that holds a whole report: charts, tables, words and the code that draws them (`kvpager.report.frame`)."""
 
 from __future__ import annotations
 
-import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +9,13 @@ from kvpager.claims.notes import closing_paragraph, judge
 from kvpager.errors import BadInput
 from kvpager.report.document import Document, check_document, percent
 from kvpager.report.file import write_file
+from kvpager.report.frame import VEGA_LITE, environment, page
 from kvpager.report.text import live_sentence, plan_sentence
 
 __all__ = ["write_pngs", "write_report"]
 
-_VEGA_LITE = "6.4"
-"""Version of the specs that the pinned altair writes; vl-convert carries it."""
-
 _TRACE = dict.fromkeys(("model", "text", "context_tokens", "steps", "layers", "kv_heads", "blocks", "block_size"), "")
 """Keys of a document's trace that the page names; a document may lack any."""
-
-_LEGEND = {
-    "measured": "taken from a run on the machine named below",
-    "emulated": "run, with one kind of memory standing in for another",
-    "simulated": "replayed from a recording",
-    "analytical": "computed by a formula, or modelled by the source note",
-    "vendor-spec": "from a data sheet",
-    "external-literature": "from a publication, not checked here",
-    "assumption": "assumed",
-    "illustrative": "made up to show a form, or of unknown origin",
-}
 
 
 def write_report(doc: Document, path: str | Path) -> Path:
@@ -60,7 +41,7 @@ def write_report(doc: Document, path: str | Path) -> Path:
         If the disk is full.
     """
     check_document(doc)
-    write_file(Path(path), _render(doc).encode())
+    write_file(Path(path), _render(doc))
     return Path(path)
 
 
@@ -104,7 +85,7 @@ def write_pngs(doc: Document, directory: str | Path, *, width: int = 720, theme:
         for panel in chart.panels(doc):
             spec = panel.fixed(width, words) | {"padding": 16}
             config = THEMES[theme] | {"background": paper}
-            picture = vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, config=config, scale=2)
+            picture = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, config=config, scale=2)
             written.append(Path(directory) / f"{name}-{panel.name}.png")
             write_file(written[-1], picture)
     return written
@@ -118,19 +99,7 @@ def _charts(doc: Document) -> list[tuple[str, Any]]:
     return sorted(((n, c) for n, c in charts if c.present(doc)), key=lambda pair: pair[1].order)
 
 
-def _render(doc: Document) -> str:
-    import jinja2
-
-    from kvpager.report.charts.style import THEMES
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kvpager.report", "template"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["nobreak"] = lambda text: text.replace(" %", "\u00a0%")
+def _render(doc: Document) -> bytes:
     sections = []
     specs: dict[str, Any] = {}
     for name, chart in _charts(doc):
@@ -138,7 +107,10 @@ def _render(doc: Document) -> str:
         words = chart.alternative(doc)
         specs |= {f"{name}-{panel.name}": panel.spec(f"{panel.title}. {words}") for panel in panels}
         sections.append({"name": name, "chart": chart, "panels": panels, "words": words, "table": chart.table(doc)})
-    return environment.get_template("report.html").render(
+    return page(
+        environment(),
+        "report.html",
+        specs,
         doc=doc,
         trace=_TRACE | dict(doc.get("trace", {})),
         sections=sections,
@@ -147,26 +119,9 @@ def _render(doc: Document) -> str:
         closing=closing_paragraph(doc),
         live=live_sentence(doc["live"]) if "live" in doc else "",
         plan=plan_sentence(doc["plan"]) if "plan" in doc else "",
-        labels=_LEGEND,
         provenance=_provenance(doc),
         repeat=_repeat(doc),
-        specs=_script_json(specs),
-        themes=_script_json(THEMES),
-        library=_library(),
     )
-
-
-@functools.cache
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that may stand inside a script element."""
-    import vl_convert
-
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE).replace("</script", "<\\/script")
-
-
-def _script_json(value: Any) -> str:
-    """JSON that may stand inside a script element: no ``<`` survives."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _tiles(doc: Document) -> list[tuple[str, str, str]]:

@@ -54,7 +54,7 @@ class Ema(Part):
                 x=alt.X("step:Q", title="step"),
                 y=alt.Y("share:Q", title="share of the head's mass"),
                 color=alt.Color("series:N", sort=list(series), legend=alt.Legend(**legend_below(2))),
-                strokeDash=alt.StrokeDash("series:N", sort=list(series), legend=None),
+                strokeDash=alt.StrokeDash("series:N", sort=list(series), legend=alt.Legend(**legend_below(2))),
             )
         )
         half = float(ema_half_life_steps(choices.alpha)) if choices.alpha < 1 else 0.0
