@@ -47,7 +47,7 @@ demo: $(BIN)/.installed ## the main job, end to end, on a real model and a real 
 test: $(BIN)/.developed ## the tests, but for those marked long, browser, engines or gpu
 	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
-test-browser: $(BIN)/.developed ## the tests that open the report in Chromium
+test-browser: $(BIN)/.developed ## the tests that open the report and the explorer in Chromium
 	$(BIN)/python -m pytest -m browser
 
 test-long: $(BIN)/.developed ## the tests that take minutes

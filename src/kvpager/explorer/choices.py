@@ -33,6 +33,12 @@ class Slider:
     step: float = 1
     steps: tuple[float, ...] = ()
 
+    def positions(self, value: float) -> list[Any]:
+        """Return the positions in order, with `value` among them and all of its type."""
+        even = (self.low + index * self.step for index in range(round((self.high - self.low) / self.step) + 1))
+        within = [step for step in self.steps or even if self.low <= step <= self.high]
+        return sorted({type(value)(round(step, 10)) for step in within} | {value})
+
 
 def _slider(default: Any, label: str, low: float, high: float, step: float = 1, steps: Iterable[float] = ()) -> Any:
     return field(default=default, metadata={"slider": Slider(label, low, high, step, tuple(steps))})

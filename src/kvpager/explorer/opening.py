@@ -51,7 +51,7 @@ def from_text(text: str) -> Choices:
 
 
 def to_link(choices: Choices, base: Choices, part: int) -> dict[str, str]:
-    """Return a link's parameters: the choices, and the part that is shown.
+    """Return a link's parameters: the part that is shown, the model, and every choice that is not the default.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def to_link(choices: Choices, base: Choices, part: int) -> dict[str, str]:
         Its number.
     """
     dropped = {name: "" for name in FILES if getattr(base, name) and not getattr(choices, name)}
-    return {PART: str(part)} | to_query(choices) | dropped
+    return {PART: str(part), "model": choices.model} | to_query(choices) | dropped
 
 
 def from_link(query: Mapping[str, str], base: Choices, numbers: Sequence[int]) -> tuple[Choices, int]:

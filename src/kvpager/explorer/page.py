@@ -176,16 +176,7 @@ def _slide(place: str, name: str, slider: Slider) -> None:
         low, high, step = int(slider.low), int(slider.high), int(slider.step)
         st.slider(slider.label, low, high, step=step, **_bound(place, name))
     else:
-        st.select_slider(slider.label, positions(slider, value), format_func="{:,}".format, **_bound(place, name))
-
-
-def positions(slider: Slider, value: float) -> list[Any]:
-    """Return the positions of a slider, in order, with `value` among them and of its type."""
-    steps = slider.steps or [
-        slider.low + index * slider.step for index in range(round((slider.high - slider.low) / slider.step) + 1)
-    ]
-    within = [step for step in steps if slider.low <= step <= slider.high]
-    return sorted({type(value)(round(step, 10)) for step in within} | {value})
+        st.select_slider(slider.label, slider.positions(value), format_func="{:,}".format, **_bound(place, name))
 
 
 def _bound(place: str, name: str) -> dict[str, Any]:
