@@ -115,7 +115,7 @@ class Visit:
         return self.page.evaluate(PICTURES)
 
     def slider(self, name):
-        return self.page.locator(f".st-key-part-{name} [role=slider]")
+        return self.page.locator(f".st-key-part-{name} :is([role=slider], input[type=range])")
 
     def whole(self):
         """Nothing failed, nothing is wider than the window, no traceback."""
@@ -199,7 +199,7 @@ def test_a_choice_that_the_side_shows_too_moves_there_as_well(visit):
     here = visit().go(part=part.number)
     here.slider("users").press("ArrowRight")
     here.settle()
-    side = here.page.locator(".st-key-side-users [role=slider]")
+    side = here.page.locator(".st-key-side-users :is([role=slider], input[type=range])")
     assert side.get_attribute("aria-valuenow") == here.slider("users").get_attribute("aria-valuenow") == "17"
     side.press("ArrowRight")
     here.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -47,12 +48,13 @@ def show(part: Part, choices: Choices) -> Shown:
         As `Part.screen`.
     """
     files = [path for name in FILES if (path := choices.source(name))]
-    return _show(type(part), choices, tuple(path.stat().st_mtime if path.exists() else 0.0 for path in files))
+    make: Callable[[], Part] = type(part)
+    return _show(make, choices, tuple(path.stat().st_mtime if path.exists() else 0.0 for path in files))
 
 
 @lru_cache(maxsize=128)
-def _show(kind: type[Part], choices: Choices, stamps: tuple[float, ...]) -> Shown:
-    part = kind()
+def _show(make: Callable[[], Part], choices: Choices, stamps: tuple[float, ...]) -> Shown:
+    part = make()
     screen = part.screen(choices)
     specs = tuple(panel.spec(f"{panel.title}. {screen.words}") for panel in screen.panels)
     commands = dict.fromkeys([part.command(choices), *(figure.command for figure in screen.figures)])

@@ -29,7 +29,7 @@ class Ema(Part):
     sliders = ("layer", "head", "block", "alpha")
 
     def command(self, choices: Choices) -> str:
-        return line("replay", choices.trace, policy=f"ema:alpha={choices.alpha:g}", hbm=f"{100 * choices.hbm:g}%")
+        return line("replay", choices.trace, policy=f"ema:alpha={choices.alpha:g}", capacity=f"{100 * choices.hbm:g}%")
 
     def slider(self, name: str, choices: Choices) -> Slider:
         if name == "alpha" or not choices.trace:
