@@ -200,10 +200,10 @@ def test_a_choice_that_the_side_shows_too_moves_there_as_well(visit):
     here.slider("users").press("ArrowRight")
     here.settle()
     side = here.page.locator(".st-key-side-users :is([role=slider], input[type=range])")
-    assert side.get_attribute("aria-valuenow") == here.slider("users").get_attribute("aria-valuenow") == "17"
+    assert side.get_attribute("aria-valuetext") == here.slider("users").get_attribute("aria-valuetext") == "17"
     side.press("ArrowRight")
     here.settle()
-    assert here.slider("users").get_attribute("aria-valuenow") == "18"
+    assert here.slider("users").get_attribute("aria-valuetext") == "18"
     assert "users=18" in here.page.url
     here.whole()
 
