@@ -105,6 +105,14 @@ class Visit:
         self.page.wait_for_timeout(300)
         self.page.wait_for_function(IDLE)
 
+    def moved(self, place, key="ArrowRight"):
+        """Press a key on a slider; the address follows each choice, so that its change is what to wait for."""
+        before, said = self.page.evaluate("location.search"), place.get_attribute("aria-valuetext")
+        place.press(key)
+        if place.get_attribute("aria-valuetext") != said:
+            self.page.wait_for_function("before => location.search !== before", arg=before)
+        self.settle()
+
     def drawn(self, pictures):
         self.page.wait_for_function(DRAWN, arg=pictures)
 
@@ -169,8 +177,7 @@ def test_each_slider_changes_the_picture(visit, chosen, part):
     for name in part.sliders:
         before = here.pictures()
         for key in KEYS:
-            here.slider(name).press(key)
-            here.settle()
+            here.moved(here.slider(name), key)
             if here.pictures() != before:
                 break
         else:
@@ -182,8 +189,7 @@ def test_an_address_restores_the_page(visit):
     part = next(part for part in PARTS.values() if part.sliders)
     first = visit().go(part=part.number)
     for name in part.sliders:
-        first.slider(name).press("ArrowRight")
-        first.settle()
+        first.moved(first.slider(name))
     query = {name: values[0] for name, values in parse_qs(urlsplit(first.page.url).query).items()}
     assert set(part.sliders) <= set(query)
     second = visit().go(**query)
@@ -197,12 +203,10 @@ def test_an_address_restores_the_page(visit):
 def test_a_choice_that_the_side_shows_too_moves_there_as_well(visit):
     part = next(part for part in PARTS.values() if "users" in part.sliders)
     here = visit().go(part=part.number)
-    here.slider("users").press("ArrowRight")
-    here.settle()
+    here.moved(here.slider("users"))
     side = here.page.locator(".st-key-side-users :is([role=slider], input[type=range])")
     assert side.get_attribute("aria-valuetext") == here.slider("users").get_attribute("aria-valuetext") == "17"
-    side.press("ArrowRight")
-    here.settle()
+    here.moved(side)
     assert here.slider("users").get_attribute("aria-valuetext") == "18"
     assert "users=18" in here.page.url
     here.whole()
@@ -211,6 +215,7 @@ def test_a_choice_that_the_side_shows_too_moves_there_as_well(visit):
 def test_the_walk_goes_on(visit):
     here, parts = visit().go(), list(PARTS.values())
     here.page.locator(".st-key-after button").click()
+    here.page.wait_for_selector(f"h2:has-text('{parts[1].title}')")
     here.settle()
     assert here.page.locator("h2").first.inner_text() == f"{parts[1].number}. {parts[1].title}"
     here.page.locator(".onward a").first.click()
