@@ -214,7 +214,7 @@ def test_a_choice_that_the_side_shows_too_moves_there_as_well(visit):
 
 def test_the_walk_goes_on(visit):
     here, parts = visit().go(), list(PARTS.values())
-    here.page.locator(".st-key-after button").click()
+    here.page.locator(".st-key-after button:visible").first.click()
     here.page.wait_for_selector(f"h2:has-text('{parts[1].title}')")
     here.settle()
     assert here.page.locator("h2").first.inner_text() == f"{parts[1].number}. {parts[1].title}"
