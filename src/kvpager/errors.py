@@ -9,6 +9,7 @@
     │   ├── CatalogueError                a hardware catalogue file with a value that cannot be trusted or understood
     │   ├── TextError                     a text that is missing, empty or too short
     │   ├── TraceError                    a trace that is missing, foreign, truncated or newer than this version
+    │   ├── NoTrace                       nothing is chosen that could be shown
     │   ├── StoreError                    a store directory that cannot be used
     │   └── CapacityError                 a budget that cannot hold what must be held
     ├── StorageFull (OSError)             the disk ran full; what was written before stays readable
@@ -37,6 +38,7 @@ __all__ = [
     "InvariantError",
     "KVPagerError",
     "ModelError",
+    "NoTrace",
     "PhysicalBoundError",
     "StorageFull",
     "StoreError",
@@ -74,6 +76,10 @@ class TextError(BadInput):
 
 class TraceError(BadInput):
     """A trace is missing, foreign, truncated, corrupt or written by a newer version."""
+
+
+class NoTrace(BadInput):
+    """What is to be shown needs a recording, or a run's document, and none is chosen."""
 
 
 class StoreError(BadInput):

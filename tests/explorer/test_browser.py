@@ -9,11 +9,11 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
+from kvpager.errors import NoTrace
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.opening import to_link
 from kvpager.explorer.part import in_order
 from kvpager.explorer.shown import show
-from kvpager.explorer.sources import NoTrace
 from kvpager.explorer.static import write_page
 
 pytestmark = pytest.mark.browser

@@ -14,7 +14,8 @@ from kvpager.explorer.part import in_order
 PARTS = {part.title: part for part in in_order()}
 MOVED = {
     "context": 65_536, "users": 4, "read": 0.10, "slo_ms": 200.0, "tokens": 64, "layer": 1, "head": 1, "block": 2, "alpha": 0.5,
-    "w_r": 0.5, "w_e": 0.1, "w_n": 0.7, "cut_1": 0.1, "cut_2": 0.9, "half_life": 16, "hbm": 0.25, "distance": 64, "prefetch": 0.05,
+    "w_r": 0.5, "w_e": 0.1, "w_n": 0.7, "cut_1": 0.1, "cut_2": 0.9, "half_life": 16, "hbm": 0.25, "distance": 64,
+    "prefetch": 0.05,
 }  # fmt: skip
 
 

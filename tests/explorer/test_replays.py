@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpager.errors import BadInput, CapacityError
+from kvpager.errors import BadInput, CapacityError, NoTrace
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.part import PARTS
 from kvpager.explorer.replays import by_layer, marked, placed, room, row, scores_at_end, script
-from kvpager.explorer.sources import NoTrace
 from kvpager.replay.constants import Constants
 from kvpager.replay.row import Case
 from kvpager.replay.sweep import Source, sweep

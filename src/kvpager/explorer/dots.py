@@ -29,7 +29,9 @@ class Dot(NamedTuple):
     kind: str
 
 
-def dots(rows: Sequence[Dot], title: str, *, show: Callable[[float], str] | None = None, base: float = 10.0) -> alt.LayerChart:
+def dots(
+    rows: Sequence[Dot], title: str, *, show: Callable[[float], str] | None = None, base: float = 10.0
+) -> alt.LayerChart | alt.FacetChart:
     """Draw `rows` from top to bottom.
 
     Parameters
@@ -45,7 +47,7 @@ def dots(rows: Sequence[Dot], title: str, *, show: Callable[[float], str] | None
 
     Returns
     -------
-    altair.LayerChart
+    altair.LayerChart or altair.FacetChart
         Range as a line, value as a dot of its series' colour and shape.
     """
     shown = show or partial(format_quantity, unit=rows[0].quantity.unit)

@@ -12,12 +12,12 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
-from kvpager.errors import KVPagerError
+from kvpager.errors import KVPagerError, NoTrace
 from kvpager.explorer.choices import Choices, Slider, slider_of
 from kvpager.explorer.opening import FILES, from_link, from_text, to_link
 from kvpager.explorer.part import Part, in_order
 from kvpager.explorer.shown import matching, piece, show, tiles
-from kvpager.explorer.sources import NoTrace, catalogue
+from kvpager.explorer.sources import catalogue
 from kvpager.report.charts.style import THEMES
 
 __all__ = ["main"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from kvpager.errors import BadInput
+from kvpager.errors import BadInput, NoTrace
 from kvpager.explorer.choices import Choices
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DEMO",
     "HOW_TO_RECORD",
-    "NoTrace",
     "catalogue",
     "chosen_by_default",
     "document",
@@ -41,10 +40,6 @@ HOW_TO_RECORD = (
     "This part is drawn from a recording of real attention, and none is chosen. 'kvpager demo' makes one in minutes, "
     "'kvpager record --text FILE -o trace.zarr' one of your own text; then 'kvpager explore --trace trace.zarr'."
 )
-
-
-class NoTrace(BadInput):
-    """A part needs a recording, or a run, and none is chosen."""
 
 
 def chosen_by_default(choices: Choices, folder: Path = DEMO) -> Choices:

@@ -61,7 +61,7 @@ def page(templates: jinja2.Environment, name: str, specs: Mapping[str, Any], **v
         The page's template.
     specs : mapping of str to dict
         Vega-Lite specs by the name that an element's ``data-chart`` has.
-    **values
+    **values : Any
         What the template names.
 
     Returns

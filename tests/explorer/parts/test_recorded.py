@@ -6,10 +6,10 @@ from tests.explorer.parts.test_planned import rows
 
 from kvpager.analysis.heads import classify
 from kvpager.analysis.locality import profile
-from kvpager.errors import BadInput, TraceError
+from kvpager.errors import BadInput, NoTrace, TraceError
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.part import PARTS
-from kvpager.explorer.sources import NoTrace, last_of, refuse_beyond
+from kvpager.explorer.sources import last_of, refuse_beyond
 from kvpager.report.charts.heads import shares
 from kvpager.report.charts.locality import zones
 from kvpager.traces.attention import read_recording

@@ -51,7 +51,7 @@ class Claims(Part):
             ],
             [row["evidence"] for row in rows],
         )
-        panel = Panel("outcomes", "Claims by audit and outcome", "number of claims; counted in the ledger", _drawing(rows))
+        panel = Panel("outcomes", "Claims by audit and outcome", "number of claims in the ledger; analytical", _drawing(rows))
         return Screen((panel,), figures(self.command(choices), rows, named), f"Of {len(rows)} claims: {said}.", table)
 
 

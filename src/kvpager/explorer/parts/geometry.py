@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 
 from kvpager.core import KVGeometry
@@ -81,7 +83,7 @@ def _layers(model: ModelFacts) -> Panel:
         {"from": number - number % _ROW, "place": number % _ROW, "layer": number, "kind": kind_of(layer)}
         for number, layer in enumerate(layers)
     ]
-    kind = {"scale": alt.Scale(domain=kinds), "legend": alt.Legend(**legend_below(1))}
+    kind: dict[str, Any] = {"scale": alt.Scale(domain=kinds), "legend": alt.Legend(**legend_below(1))}
     drawing = (
         alt.Chart(inline(rows))
         .mark_point(filled=True, size=130, opacity=1)

@@ -92,7 +92,7 @@ def _kind(names: list[str]) -> dict[str, Any]:
 
 def _wavelengths(bases: dict[str, float], width: int, distance: int) -> Panel:
     pairs = np.arange(width // 2)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"pair": int(pair), "low": float(tokens), "series": name}
         for name, base in bases.items()
         for pair, tokens in zip(pairs, wavelength_tokens(pairs, base, width), strict=True)

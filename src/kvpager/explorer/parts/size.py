@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import altair as alt
 
@@ -132,11 +133,12 @@ def _context(choices: Choices, left: Quantity) -> Panel:
             strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=None),
         )
     )
+    ends: list[tuple[float, str, Any, int]] = [(whole, "HBM", "bottom", -3), (left.value, "HBM left", "top", 4)]
     walls = [
         alt.Chart(inline([{"GB": size / 1e9, "text": text}])).mark_text(align="left", baseline=side, dy=off).encode(
             y=y, x=alt.value(4), text="text:N"
         )
-        for size, text, side, off in ((whole, "HBM", "bottom", -3), (left.value, "HBM left", "top", 4)) if size > 0
+        for size, text, side, off in ends if size > 0
     ]  # fmt: skip
     sizes = alt.Chart(inline({"GB": size / 1e9} for size in (whole, left.value) if size > 0))
     here = [{"low": choices.context, "GB": float(machine.tp * series[_NEEDED](choices.context)) / 1e9}]

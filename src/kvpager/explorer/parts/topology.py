@@ -90,7 +90,10 @@ def _links(machine: System) -> Panel:
     )
     x = alt.X("from:Q", title=None, axis=axis, scale=alt.Scale(domain=[0, 3], nice=False))
     kinds = list(dict.fromkeys(row["bound"] for row in rows))
-    bound = {"scale": alt.Scale(domain=kinds), "legend": alt.Legend(**legend_below(1), symbolType="stroke", symbolStrokeWidth=4)}
+    bound: dict[str, Any] = {
+        "scale": alt.Scale(domain=kinds),
+        "legend": alt.Legend(**legend_below(1), symbolType="stroke", symbolStrokeWidth=4),
+    }
     lines = base.mark_rule(strokeCap="butt").encode(
         x=x,
         x2="to:Q",
