@@ -53,8 +53,8 @@ class Ema(Part):
             .encode(
                 x=alt.X("step:Q", title="step"),
                 y=alt.Y("share:Q", title="share of the head's mass"),
-                color=alt.Color("series:N", sort=list(series), legend=alt.Legend(**legend_below(2))),
-                strokeDash=alt.StrokeDash("series:N", sort=list(series), legend=alt.Legend(**legend_below(2))),
+                color=alt.Color("series:N", scale=alt.Scale(domain=list(series)), legend=alt.Legend(**legend_below(2))),
+                strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=list(series)), legend=alt.Legend(**legend_below(2))),
             )
         )
         half = float(ema_half_life_steps(choices.alpha)) if choices.alpha < 1 else 0.0

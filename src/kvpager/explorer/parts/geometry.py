@@ -63,8 +63,8 @@ def _figures(model: ModelFacts, command: str) -> list[Figure]:
     geometry = model.geometry
     labels = frozenset({Evidence.ANALYTICAL, model.evidence})
     counts = (
-        ("layers", float(len(geometry.layers)), "layers", "layers"),
-        ("layers with full attention and KV of their own", float(len(geometry.full_layers)), "layers", "full_layers"),
+        ("in all", float(len(geometry.layers)), "layers", "layers"),
+        ("with full attention and KV of their own", float(len(geometry.full_layers)), "layers", "full_layers"),
         ("KV that a token adds", float(growth(geometry).bytes_per_token), "B", "kv_bytes_per_token"),
         ("state of constant size", float(geometry.state_bytes), "B", "state_bytes"),
     )[: 4 if geometry.state_bytes else 3]

@@ -86,7 +86,7 @@ def _figures(command: str) -> list[Figure]:
 def _kind(names: list[str]) -> dict[str, Any]:
     return {
         "color": alt.Color("series:N", scale=alt.Scale(domain=names), legend=alt.Legend(**legend_below(1))),
-        "strokeDash": alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=None),
+        "strokeDash": alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=alt.Legend(**legend_below(1))),
     }
 
 

@@ -130,7 +130,7 @@ def _context(choices: Choices, left: Quantity) -> Panel:
             x=x,
             y=y,
             color=alt.Color("series:N", scale=alt.Scale(domain=names), legend=alt.Legend(**legend_below(1))),
-            strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=None),
+            strokeDash=alt.StrokeDash("series:N", scale=alt.Scale(domain=names), legend=alt.Legend(**legend_below(1))),
         )
     )
     ends: list[tuple[float, str, Any, int]] = [(whole, "HBM", "bottom", -3), (left.value, "HBM left", "top", 4)]
