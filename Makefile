@@ -48,7 +48,7 @@ test: $(BIN)/.developed ## the tests, but for those marked long, browser, engine
 	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
 test-browser: $(BIN)/.developed ## the tests that open the report and the explorer in Chromium
-	$(BIN)/python -m pytest -m browser
+	$(BIN)/python -m pytest -m browser -n 2
 
 test-long: $(BIN)/.developed ## the tests that take minutes
 	$(BIN)/python -m pytest -m long
