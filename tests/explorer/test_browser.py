@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
+from tests.browsing import OVERFLOW, chromium
 
 from kvpager.errors import NoTrace
 from kvpager.explorer.choices import Choices
@@ -18,17 +18,6 @@ from kvpager.explorer.static import write_page
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = Path("/usr/bin/chromium")
-QUIET = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
 PATIENCE_MS = 120_000
 PARTS = {part.title: part for part in in_order()}
 WIDTHS = {"desktop": 1280, "phone": 390}
@@ -49,18 +38,11 @@ PICTURES = (
     """() => [...document.querySelectorAll(".stVegaLiteChart")].map((place) => place.innerHTML.replace(/clip\\d+/g, "")).join()"""
 )
 
-OVERFLOW = "() => document.documentElement.scrollWidth - window.innerWidth"
-
 
 @pytest.fixture(scope="module")
 def browser():
-    assert CHROMIUM.exists(), f"{CHROMIUM} is missing: install Debian's chromium, this test does not skip"
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")

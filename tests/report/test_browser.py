@@ -2,24 +2,14 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from tests.browsing import OVERFLOW, chromium
 
 from kvpager.report.html import write_report
 
 pytestmark = pytest.mark.browser
 
-CHROMIUM = Path("/usr/bin/chromium")
-QUIET = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 UNDRAWN = """() => [...document.querySelectorAll(".chart")].filter((place) => {
   const svg = place.querySelector("svg");
@@ -37,18 +27,11 @@ CUT = """() => [...document.querySelectorAll(".chart")].flatMap((place) => {
   }).map((text) => `${place.dataset.chart}: ${text.textContent}`);
 })"""
 
-OVERFLOW = "() => document.documentElement.scrollWidth - window.innerWidth"
-
 
 @pytest.fixture(scope="module")
 def browser():
-    assert CHROMIUM.exists(), f"{CHROMIUM} is missing: install Debian's chromium, this test does not skip"
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=str(CHROMIUM), args=QUIET)
+    with chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
