@@ -42,9 +42,12 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from kvpager import store
-from kvpager.connect.vllm_names import namespace_of
+from kvpager.connect.counts import COUNTERS, GAUGES, STORE_GAUGES
+from kvpager.connect.offers import Offers
+from kvpager.connect.vllm_names import namespace_of, one_prefix
 from kvpager.connect.vllm_policy import before_of
 from kvpager.errors import BadInput, KVPagerError
+from kvpager.store.metrics import Endpoint
 from kvpager.store.sizes import MOST_BLOCK_BYTES
 
 __all__ = ["VERSION", "KVPagerConnector", "KVPagerTier"]
@@ -52,28 +55,6 @@ __all__ = ["VERSION", "KVPagerConnector", "KVPagerTier"]
 logger = init_logger(f"vllm.{__name__}")
 
 _PREFIX = "vllm:kvpager_"
-_COUNTS = {
-    "blocks_asked": "Blocks that were looked up: found, missing or late.",
-    "blocks_found": "Of those, blocks that the store has.",
-    "blocks_missing": "Of those, blocks that it has not.",
-    "blocks_late": "Of those, blocks about which it did not answer by the deadline. They count as missing.",
-    "blocks_loaded": "Blocks that were read, and whose checksum was right.",
-    "blocks_not_loaded": "Blocks that were to be read and were not served: damaged, gone or late. They are computed again.",
-    "blocks_stored": "Blocks that were written and acknowledged.",
-    "blocks_already_stored": "Blocks that were to be written and were there.",
-    "blocks_not_stored": "Blocks that were to be written and were not: no room, the disk refused, or late.",
-}
-_GAUGES = {
-    "store_blocks": "Blocks that the store holds.",
-    "store_used_bytes": "Bytes of places that hold blocks.",
-    "store_disk_bytes": "Bytes of slab files.",
-    "store_capacity_bytes": "Bytes of slab files at most.",
-    "store_evicted": "Blocks that left to make room, since the store was opened, of all its processes.",
-    "store_quarantined": "Blocks that did not match their checksum or could not be read, since then.",
-    "store_checksum_failures": "Records that did not match their checksum, since then.",
-    "store_io_errors": "Reads and writes that the disk refused, since then.",
-}
-
 Flags = NDArray[np.bool_]
 
 
@@ -144,6 +125,12 @@ class KVPagerTier(SecondaryTierManager):
         Bytes on disk for requests that name one of these in ``kv_transfer_params={"kvpager_tenant": …}``.
     refresh_s : float
         How often the store is asked for its counts.
+    prefill_tokens_per_s : float, optional
+        How fast this engine computes a prompt; then the gate is on.
+    gate : bool, optional
+        Whether only what is expected to come sooner than it is computed is loaded: if not said, where the speed is told.
+    metrics_port : int, optional
+        Where the store's and the gate's metrics are served, to this machine; 0: any port.
 
     Raises
     ------
@@ -159,7 +146,8 @@ class KVPagerTier(SecondaryTierManager):
         self, offloading_spec: OffloadingSpec, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
         path: str, capacity: int | str = 0, policy: str = "lru", deadline_s: float = 10.0, lookup_deadline_s: float = 1.0,
         weights: str = "", lora: str = "", tenant: str = "", tenants: Mapping[str, int | str] | None = None,
-        refresh_s: float = 5.0,
+        refresh_s: float = 5.0, prefill_tokens_per_s: float | None = None, gate: bool | None = None,
+        metrics_port: int | None = None,
     ) -> None:  # fmt: skip
         detector = () if backpressure_detector is None else (backpressure_detector,)  # vLLM 0.28 has none
         super().__init__(offloading_spec, primary_kv_view, tier_type, *detector)
@@ -170,22 +158,31 @@ class KVPagerTier(SecondaryTierManager):
                 f"a chunk of vLLM's has {self._row_bytes:,} bytes, {MOST_BLOCK_BYTES:,} fit into a block of the store: set "
                 f"a smaller block_size in kv_connector_extra_config"
             )
+        names = self._names = namespace_of(offloading_spec, self._row_bytes, weights, lora)
+        self._offers: Offers | None = None
+        if gate or (gate is None and prefill_tokens_per_s is not None):
+            if prefill_tokens_per_s is None or not one_prefix(offloading_spec):
+                raise BadInput(
+                    "the gate needs prefill_tokens_per_s, and layers that all keep the whole context: give it, or leave gate out"
+                )
+            self._offers = Offers(names.block_tokens, self._row_bytes, prefill_tokens_per_s, deadline_s)
         salts = {name: f"{tenant}\0{name}".encode() for name in tenants or {}}
         self._deadline_s, self._lookup_deadline_s, self._refresh_s = deadline_s, lookup_deadline_s, refresh_s
         self._store = store.open(
-            path, capacity, namespace=namespace_of(offloading_spec, self._row_bytes, weights, lora), tenant=tenant.encode(),
-            policy=policy, quotas={salts[name]: size for name, size in (tenants or {}).items()}, deadline_s=deadline_s,
+            path, capacity, namespace=names, tenant=tenant.encode(), policy=policy,
+            quotas={salts[name]: size for name, size in (tenants or {}).items()}, deadline_s=deadline_s,
         )  # fmt: skip
         self._tenants = {name: self._store.of_tenant(salt) for name, salt in salts.items()}
         self._asker = ThreadPoolExecutor(1, "kvpager-ask")
         self._known: dict[str, dict[OffloadKey, bool | None]] = {}  # by request; None: not yet
-        self._to_ask: dict[str, tuple[store.BlockStore, list[OffloadKey]]] = {}
-        self._asked: list[tuple[Future[Flags], str, list[OffloadKey], float]] = []
+        self._to_ask: dict[str, tuple[ReqContext, list[OffloadKey]]] = {}
+        self._asked: list[tuple[Future[Flags], ReqContext, list[OffloadKey], float]] = []
         self._transfers: dict[int, _Transfer] = {}
         self._results: list[JobResult] = []
         self._counts: Counter[str] = Counter()
         self._document: Future[dict[str, Any]] | None = None
         self._looked_at = 0.0
+        self._endpoint = None if metrics_port is None else self._serve(metrics_port)
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """Take a request in; it wants nothing special."""
@@ -195,22 +192,24 @@ class KVPagerTier(SecondaryTierManager):
         """Forget what was answered to a request."""
         self._known.pop(req_context.req_id, None)
         self._to_ask.pop(req_context.req_id, None)
+        if self._offers is not None:
+            self._offers.forget(req_context.req_id)
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Return what is known of a block; what is not is asked at the end of this step of the scheduler."""
         known = self._known.setdefault(req_context.req_id, {})
         if key not in known:
             known[key] = None
-            self._to_ask.setdefault(req_context.req_id, (self._store_of(req_context), []))[1].append(key)
+            self._to_ask.setdefault(req_context.req_id, (req_context, []))[1].append(key)
         there = known[key]
         return LookupResult.RETRY if there is None else LookupResult.HIT if there else LookupResult.MISS
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Ask about all blocks that were looked up in this step, in one question a request."""
         deadline = time.monotonic() + self._lookup_deadline_s
-        for request, (place, keys) in self._to_ask.items():
+        for request, keys in self._to_ask.values():
             self._counts["blocks_asked"] += len(keys)
-            self._asked.append((self._asker.submit(_which, place, keys, deadline), request, keys, deadline))
+            self._asked.append((self._asker.submit(_which, self._store_of(request), keys, deadline), request, keys, deadline))
         self._to_ask = {}
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -243,6 +242,9 @@ class KVPagerTier(SecondaryTierManager):
 
     def shutdown(self) -> None:
         """Give the memory back, and the store."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
         self._asker.shutdown(wait=False, cancel_futures=True)
         for transfer in self._transfers.values():
             if transfer.ticket is not None:
@@ -254,8 +256,8 @@ class KVPagerTier(SecondaryTierManager):
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
         """Return what `get_stats` will tell."""
-        counters = {_PREFIX + name: OffloadingCounterMetadata(documentation=text) for name, text in _COUNTS.items()}
-        gauges = {_PREFIX + name: OffloadingGaugeMetadata(documentation=text) for name, text in _GAUGES.items()}
+        counters = {_PREFIX + name: OffloadingCounterMetadata(documentation=text) for name, text in COUNTERS.items()}
+        gauges = {_PREFIX + name: OffloadingGaugeMetadata(documentation=text) for name, text in GAUGES.items()}
         return {**counters, **gauges}
 
     def get_stats(self) -> OffloadingConnectorStats | None:
@@ -264,9 +266,14 @@ class KVPagerTier(SecondaryTierManager):
         for name, count in self._counts.items():
             stats.increase_counter(_PREFIX + name, count)
         self._counts.clear()
+        rose, gauges = self._offers.news() if self._offers is not None else ({}, {})
+        for name, more in rose.items():
+            stats.increase_counter(_PREFIX + name, more)
+        for name, value in gauges.items():
+            stats.set_gauge(_PREFIX + name, value)
         if self._document is not None and self._document.done():
             said = {} if self._document.exception() else self._document.result()
-            for name in _GAUGES:
+            for name in STORE_GAUGES:
                 if (value := said.get(name.removeprefix("store_"))) is not None:
                     stats.set_gauge(_PREFIX + name, value)
             self._document = None
@@ -274,6 +281,13 @@ class KVPagerTier(SecondaryTierManager):
             self._looked_at = time.monotonic()
             self._document = self._asker.submit(self._store.stats, self._lookup_deadline_s)
         return None if stats.is_empty() else stats
+
+    def _serve(self, port: int) -> Endpoint:
+        try:
+            return Endpoint(self._store, port, gate=self._offers.gate if self._offers is not None else None)
+        except BadInput:
+            self._store.close()
+            raise
 
     def _store_of(self, context: ReqContext) -> store.BlockStore:
         name = (context.kv_transfer_params or {}).get("kvpager_tenant")
@@ -331,6 +345,9 @@ class KVPagerTier(SecondaryTierManager):
         done, not_done = ("blocks_loaded", "blocks_not_loaded") if job.is_promotion else ("blocks_stored", "blocks_not_stored")
         self._counts[done] += good
         self._counts[not_done] += int((~ok).sum())
+        seconds = time.monotonic() - transfer.began
+        if job.is_promotion and self._offers is not None:
+            self._offers.fetched(job.req_context.req_id, len(ok), seconds, ok=bool(ok.all()))
         if not ok.all():
             known = self._known.get(job.req_context.req_id, {})
             if job.is_promotion:  # so that the request does not ask for them again, and again
@@ -342,7 +359,7 @@ class KVPagerTier(SecondaryTierManager):
         return JobResult(
             job_id=job.job_id, success=bool(ok.all()),
             successful_keys=tuple(key for key, loaded in zip(transfer.keys, ok, strict=True) if loaded),
-            transfer_time=time.monotonic() - transfer.began,
+            transfer_time=seconds,
         )  # fmt: skip
 
     def _take_answers(self) -> None:
@@ -358,9 +375,16 @@ class KVPagerTier(SecondaryTierManager):
             there = answer.result().tolist() if answered else [False] * len(keys)
             self._counts["blocks_found"] += sum(there)
             self._counts["blocks_missing" if answered else "blocks_late"] += len(keys) - sum(there)
-            if (known := self._known.get(request)) is not None:
+            if (known := self._known.get(request.req_id)) is not None:
+                if self._offers is not None:
+                    there = self._offers.offer(request.req_id, there, self._position(keys[0], request))
                 known.update(zip(keys, there, strict=True))
         self._asked = waiting
+
+    def _position(self, key: OffloadKey, request: ReqContext) -> int:
+        """Tokens before a block; vLLM 0.28 does not say."""
+        end = request.get_offload_key_position(key) if VERSION > (0, 28) else None
+        return 0 if end is None else end - self._names.block_tokens
 
 
 def _rows_of(job: TransferJob) -> list[int]:

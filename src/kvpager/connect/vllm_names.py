@@ -16,7 +16,7 @@ from kvpager.connect.weights import weights_id
 from kvpager.errors import BadInput
 from kvpager.store import Namespace
 
-__all__ = ["namespace_of"]
+__all__ = ["namespace_of", "one_prefix"]
 
 _CRYPTOGRAPHIC = ("sha256", "sha256_cbor")
 _NO_MATTER = ("_name_or_path", "transformers_version")
@@ -66,6 +66,13 @@ def namespace_of(spec: OffloadingSpec, row_bytes: int, weights: str, lora: str) 
         block_tokens=spec.config.groups[0].tokens_per_block * spec.config.cache.blocks_per_chunk,
         rank=parallel.rank, ranks=parallel.world_size, lora=lora, rope=_json(rope),
     )  # fmt: skip
+
+
+def one_prefix(spec: OffloadingSpec) -> bool:
+    """Whether all layers keep the whole context, so that what an engine loads is the beginning of a prompt."""
+    config = get_current_vllm_config_or_none()
+    model = None if config is None else config.model_config
+    return len(spec.config.groups) == 1 and model is not None and not model.get_sliding_window() and not model.is_attention_free
 
 
 def _check(config: VllmConfig, lora: str) -> None:
