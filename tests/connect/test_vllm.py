@@ -1,7 +1,7 @@
 """A real vLLM on the CPU, with real weights, over the block store: what it answers, and where it had it from.
 
 Each process is one run of `serving.py`. In order: one without offloading, one that fills the store, a fresh one that is killed,
-one after the kill, and one after half of the blocks were overwritten.
+one after the kill, one whose gate declines, and one after half of the blocks were overwritten.
 """
 
 import json
@@ -39,9 +39,9 @@ def folder(tmp_path_factory):
 def serve(smollm2, prompt, folder):
     """Start a process, and return what it says of each prompt."""
 
-    def start(steps, tier=True):
+    def start(steps, tier=True, **settings):
         patient = {"deadline_s": 120, "lookup_deadline_s": 60}  # a busy machine is not what is tested
-        options = {"path": str(folder), "capacity": "1GiB", "refresh_s": 0, **patient} if tier else None
+        options = {"path": str(folder), "capacity": "1GiB", "refresh_s": 0, **patient, **settings} if tier else None
         asked = {"model": str(smollm2), "prompt": prompt, "steps": steps, "tier": options}
         done = subprocess.run(
             [sys.executable, str(HERE / "serving.py")], input=json.dumps(asked), capture_output=True, text=True, check=False,
@@ -75,6 +75,12 @@ def fresh(serve, first):
 @pytest.fixture(scope="module")
 def after_kill(serve, fresh):
     return serve([{}, {"cache_salt": "another"}])
+
+
+@pytest.fixture(scope="module")
+def declining(serve, after_kill):
+    """An engine that says it computes a billion tokens a second: no disk is as fast."""
+    return serve([{}, "reset", {}], prefill_tokens_per_s=1e9)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +137,19 @@ def test_after_a_kill_everything_that_was_stored_is_there(after_kill, without):
         assert said["tokens"] == without
 
 
+def test_what_is_sooner_computed_is_not_loaded(declining, without):
+    measured, declined = declining
+    few = -(-FULL_BLOCKS // 8)
+    assert measured["cached"] == few * BLOCK_TOKENS
+    assert measured["counts"]["gate_blocks_fetched"] == measured["counts"]["blocks_loaded"] == few
+    assert declined["cached"] == 0
+    assert declined["counts"]["gate_decided_decline"] == 1
+    assert declined["counts"]["gate_blocks_fetched"] == few
+    assert declined["counts"]["gate_blocks_declined"] == 2 * FULL_BLOCKS - few
+    assert declined["counts"]["gate_saved_estimate_seconds"] > 0
+    assert measured["tokens"] == declined["tokens"] == without
+
+
 def test_damaged_blocks_are_computed_again_and_the_tokens_are_right(damaged, without):
     places, (said, again) = damaged
     assert places == 2 * FULL_BLOCKS
@@ -142,7 +161,7 @@ def test_damaged_blocks_are_computed_again_and_the_tokens_are_right(damaged, wit
     assert again["cached"] == FULL_BLOCKS * BLOCK_TOKENS  # what was computed again was stored again
 
 
-@pytest.mark.parametrize("run", ["first", "fresh", "after_kill", "damaged"])
+@pytest.mark.parametrize("run", ["first", "fresh", "after_kill", "declining", "damaged"])
 def test_what_was_asked_was_found_or_missing(run, request):
     said_by = request.getfixturevalue(run)
     for said in said_by[1] if run == "damaged" else said_by:

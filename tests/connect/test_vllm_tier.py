@@ -1,12 +1,17 @@
 """The tier with vLLM's own classes around it, without an engine: jobs, failures, deadlines, tenants, names, counts."""
 
 import time
+import urllib.request
+from collections import Counter
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from kvpager import store as block_store
 from kvpager.errors import BadInput, StoreError
+from tests.stores import WaywardFiles
 
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
@@ -331,6 +336,98 @@ def test_all_that_is_told_is_announced(tier):
         time.sleep(0.002)
     assert told <= set(announced)
     assert {"vllm:kvpager_blocks_found", "vllm:kvpager_store_blocks", "vllm:kvpager_store_quarantined"} <= told
+
+
+class Counting:
+    """A store that counts what is asked of it."""
+
+    def __init__(self, real):
+        self.real, self.calls = real, Counter()
+
+    def __getattr__(self, name):
+        self.calls[name] += 1
+        return getattr(self.real, name)
+
+
+def ask_and_load(tier, its_keys, name):
+    """A request as vLLM makes it: it loads what it is told is there, from the front."""
+    context = request(name)
+    for number, key in enumerate(its_keys):
+        if hasattr(context, "set_offload_key_position"):
+            context.set_offload_key_position(key, 16 * (number + 1))
+    hits = look(tier, its_keys, context).count("HIT")
+    if hits:
+        tier.submit_load(job(1, its_keys[:hits], range(4, 4 + hits), True, context))
+        assert finish(tier).success
+    tier.on_request_finished(context)
+    return hits
+
+
+def test_a_slow_disk_is_left_alone_after_a_few_loads(tier, monkeypatch):
+    files = WaywardFiles()
+    monkeypatch.setattr(block_store, "open", partial(block_store.open, files=files))
+    one, rows = tier(prefill_tokens_per_s=100_000)
+    wanted = keys(1, 2, 3, 4)
+    store(one, wanted, [0, 1, 2, 3])
+    files.delay_s = 0.05
+    loaded = [ask_and_load(one, wanted, f"request {number}") for number in range(12)]
+    assert loaded == [1, *[0] * 11]  # one block, to measure
+    assert np.array_equal(rows[4], rows[0])
+    said = counts(one)
+    assert said["blocks_found"] == 48  # what the store has, declined or not
+    assert said["gate_blocks_fetched"] == said["gate_decided_unknown"] == said["blocks_loaded"] == 1
+    assert said["gate_blocks_declined"] == 47
+    assert said["gate_decided_decline"] == 11
+    assert said["gate_saved_estimate_seconds"] > 10 * 0.04
+
+
+def test_a_disk_that_is_fast_enough_is_read(tier):
+    one, _ = tier(prefill_tokens_per_s=0.1)
+    wanted = keys(1, 2, 3, 4)
+    store(one, wanted, [0, 1, 2, 3])
+    assert [ask_and_load(one, wanted, f"request {number}") for number in range(4)] == [1, 4, 4, 4]
+    assert counts(one)["gate_saved_measured_seconds"] > 3 * 500
+
+
+def test_without_reuse_the_gate_costs_nothing(tier):
+    asked = {}
+    for gate in (True, False):
+        one, _ = tier(prefill_tokens_per_s=1000, gate=gate)
+        one._store = counting = Counting(one._store)
+        assert ask_and_load(one, keys(1, 2, 3, 4), "one") == 0
+        asked[gate] = counting.calls
+        assert not any(name.startswith("gate_") for name in counts(one))
+        one.shutdown()
+    assert asked[True] == asked[False]
+    assert asked[True]["contains_many"] == 1  # one question for all
+
+
+def test_the_gate_is_off_unless_the_speed_is_told(tier, spec):
+    one, _ = tier()
+    assert one._offers is None
+    store(one, keys(1, 2), [0, 1])
+    assert ask_and_load(one, keys(1, 2), "one") == 2
+    with pytest.raises(BadInput, match="prefill_tokens_per_s"):
+        tier(gate=True)
+    two_groups = spec()
+    object.__setattr__(two_groups.config, "groups", two_groups.config.groups * 2)
+    with pytest.raises(BadInput, match="whole context"):
+        tier(two_groups, prefill_tokens_per_s=1000)
+
+
+def test_metrics_on_a_port(tier, tmp_path):
+    one, _ = tier(prefill_tokens_per_s=1000, metrics_port=0)
+    store(one, keys(1), [0])
+    ask_and_load(one, keys(1), "one")
+    with urllib.request.urlopen(one._endpoint.url) as page:
+        text = page.read().decode()
+    assert 'kvpager_gate_decisions_total{choice="unknown"} 1.0' in text
+    assert 'kvpager_store_blocks{tier="disk"} 1.0' in text
+    taken = int(one._endpoint.url.split(":")[2].split("/")[0])
+    with pytest.raises(BadInput, match="another port"):
+        tier(metrics_port=taken, path=str(tmp_path / "another"))
+    again, _ = tier(path=str(tmp_path / "another"))  # which was given back
+    assert again._endpoint is None
 
 
 def test_the_policy_behind_vllms_own_door():
