@@ -269,8 +269,8 @@ class KVPagerTier(SecondaryTierManager):
         rose, gauges = self._offers.news() if self._offers is not None else ({}, {})
         for name, more in rose.items():
             stats.increase_counter(_PREFIX + name, more)
-        for name, value in gauges.items():
-            stats.set_gauge(_PREFIX + name, value)
+        for name, seconds in gauges.items():
+            stats.set_gauge(_PREFIX + name, seconds)
         if self._document is not None and self._document.done():
             said = {} if self._document.exception() else self._document.result()
             for name in STORE_GAUGES:
