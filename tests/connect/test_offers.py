@@ -30,7 +30,7 @@ def disk(tmp_path):
 
 def serve(offers, store, request):
     """Ask, fetch what is offered, tell how long it took; return how many blocks were."""
-    offered = offers.offer(request, store.contains_many(KEYS).tolist(), 0)
+    offered = offers.offer(request, store.contains_many(KEYS).tolist())
     fetched, began = sum(offered), time.perf_counter()
     if fetched:
         ok = store.get_many(KEYS[:fetched], [bytearray(BLOCK_BYTES) for _ in range(fetched)])
@@ -84,8 +84,8 @@ def test_a_disk_that_recovers_is_read_again(disk):
 def test_where_nothing_is_there_the_gate_is_not_asked():
     offers = Offers(BLOCK_TOKENS, BLOCK_BYTES, 1000)
     before = offers.gate.stats()
-    assert offers.offer("no reuse", [False] * BLOCKS, 0) == [False] * BLOCKS
-    assert offers.offer("nothing", [], 0) == []
+    assert offers.offer("no reuse", [False] * BLOCKS) == [False] * BLOCKS
+    assert offers.offer("nothing", []) == []
     assert offers.gate.stats() == before
     assert offers.news() == ({}, {})
 
@@ -94,20 +94,19 @@ def test_a_deadline_cuts_the_tail():
     offers = Offers(BLOCK_TOKENS, BLOCK_BYTES, 10, deadline_s=0.45)
     for number in range(20):
         offers.fetched(f"request {number}", 1 + number % 3, 0.1 * (1 + number % 3), ok=True)
-    assert offers.offer("long", ALL, 0) == [True] * 4 + [False] * 4
+    assert offers.offer("long", ALL) == [True] * 4 + [False] * 4
 
 
 @given(
     there=st.lists(st.booleans(), max_size=12),
     speed=st.floats(0.1, 1e9),
     took=st.lists(st.tuples(st.integers(1, 12), st.floats(1e-5, 10), st.booleans()), max_size=6),
-    position=st.integers(0, 10_000),
 )
-def test_what_is_offered_is_a_beginning_of_what_is_there(there, speed, took, position):
+def test_what_is_offered_is_a_beginning_of_what_is_there(there, speed, took):
     offers = Offers(BLOCK_TOKENS, BLOCK_BYTES, speed, deadline_s=5.0)
     for number, (blocks, seconds, ok) in enumerate(took):
         offers.fetched(f"earlier {number}", blocks, seconds, ok=ok)
-    offered = offers.offer("one", there, position)
+    offered = offers.offer("one", there)
     count = sum(offered)
     assert offered == [True] * count + [False] * (len(there) - count)
     assert all(there[:count])
@@ -120,7 +119,7 @@ def test_what_is_offered_is_a_beginning_of_what_is_there(there, speed, took, pos
 def test_a_fetch_of_other_blocks_than_were_decided_is_measured_but_saves_nothing():
     offers = Offers(BLOCK_TOKENS, BLOCK_BYTES, 1000)
     offers.fetched("first", 1, 0.001, ok=True)
-    offers.offer("one", ALL, 0)
+    offers.offer("one", ALL)
     offers.fetched("one", BLOCKS - 1, 0.001, ok=True)  # the engine had no room for all
     assert "gate_saved_measured_seconds" not in offers.news()[1]
 

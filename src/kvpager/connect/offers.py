@@ -52,7 +52,7 @@ class Offers:
         self._decisions: dict[str, Decision] = {}
         self._told: dict[str, float] = {}
 
-    def offer(self, request: str, there: Sequence[bool], position: int) -> list[bool]:
+    def offer(self, request: str, there: Sequence[bool]) -> list[bool]:
         """Return which blocks of a request to tell of.
 
         Parameters
@@ -62,13 +62,13 @@ class Offers:
         there : sequence of bool
             Of the blocks that were asked about, first to last, whether the store has them. Behind one that it has not, none
             is of use.
-        position : int
-            Tokens before the first.
         """
         held = next((number for number, one in enumerate(there) if not one), len(there))
         if not held:
             return [False] * len(there)
-        decision = self._decisions[request] = self.gate.decide(held, self._block_bytes, position)
+        decision = self._decisions[request] = self.gate.decide(
+            held, self._block_bytes, 0
+        )  # at one rate for all tokens, where they stand is all one
         return [number < decision.fetch for number in range(len(there))]
 
     def fetched(self, request: str, blocks: int, seconds: float, *, ok: bool) -> None:

@@ -158,7 +158,7 @@ class KVPagerTier(SecondaryTierManager):
                 f"a chunk of vLLM's has {self._row_bytes:,} bytes, {MOST_BLOCK_BYTES:,} fit into a block of the store: set "
                 f"a smaller block_size in kv_connector_extra_config"
             )
-        names = self._names = namespace_of(offloading_spec, self._row_bytes, weights, lora)
+        names = namespace_of(offloading_spec, self._row_bytes, weights, lora)
         self._offers: Offers | None = None
         if gate or (gate is None and prefill_tokens_per_s is not None):
             if prefill_tokens_per_s is None or not one_prefix(offloading_spec):
@@ -175,8 +175,8 @@ class KVPagerTier(SecondaryTierManager):
         self._tenants = {name: self._store.of_tenant(salt) for name, salt in salts.items()}
         self._asker = ThreadPoolExecutor(1, "kvpager-ask")
         self._known: dict[str, dict[OffloadKey, bool | None]] = {}  # by request; None: not yet
-        self._to_ask: dict[str, tuple[ReqContext, list[OffloadKey]]] = {}
-        self._asked: list[tuple[Future[Flags], ReqContext, list[OffloadKey], float]] = []
+        self._to_ask: dict[str, tuple[store.BlockStore, list[OffloadKey]]] = {}
+        self._asked: list[tuple[Future[Flags], str, list[OffloadKey], float]] = []
         self._transfers: dict[int, _Transfer] = {}
         self._results: list[JobResult] = []
         self._counts: Counter[str] = Counter()
@@ -200,16 +200,16 @@ class KVPagerTier(SecondaryTierManager):
         known = self._known.setdefault(req_context.req_id, {})
         if key not in known:
             known[key] = None
-            self._to_ask.setdefault(req_context.req_id, (req_context, []))[1].append(key)
+            self._to_ask.setdefault(req_context.req_id, (self._store_of(req_context), []))[1].append(key)
         there = known[key]
         return LookupResult.RETRY if there is None else LookupResult.HIT if there else LookupResult.MISS
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Ask about all blocks that were looked up in this step, in one question a request."""
         deadline = time.monotonic() + self._lookup_deadline_s
-        for request, keys in self._to_ask.values():
+        for request, (place, keys) in self._to_ask.items():
             self._counts["blocks_asked"] += len(keys)
-            self._asked.append((self._asker.submit(_which, self._store_of(request), keys, deadline), request, keys, deadline))
+            self._asked.append((self._asker.submit(_which, place, keys, deadline), request, keys, deadline))
         self._to_ask = {}
 
     def submit_store(self, job_metadata: TransferJob) -> None:
@@ -375,16 +375,11 @@ class KVPagerTier(SecondaryTierManager):
             there = answer.result().tolist() if answered else [False] * len(keys)
             self._counts["blocks_found"] += sum(there)
             self._counts["blocks_missing" if answered else "blocks_late"] += len(keys) - sum(there)
-            if (known := self._known.get(request.req_id)) is not None:
+            if (known := self._known.get(request)) is not None:
                 if self._offers is not None:
-                    there = self._offers.offer(request.req_id, there, self._position(keys[0], request))
+                    there = self._offers.offer(request, there)
                 known.update(zip(keys, there, strict=True))
         self._asked = waiting
-
-    def _position(self, key: OffloadKey, request: ReqContext) -> int:
-        """Tokens before a block; vLLM 0.28 does not say."""
-        end = request.get_offload_key_position(key) if VERSION > (0, 28) else None
-        return 0 if end is None else end - self._names.block_tokens
 
 
 def _rows_of(job: TransferJob) -> list[int]:
