@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -88,6 +89,36 @@ def test_where_nothing_is_there_the_gate_is_not_asked():
     assert offers.offer("nothing", []) == []
     assert offers.gate.stats() == before
     assert offers.news() == ({}, {})
+
+
+def test_nothing_is_declined_to_learn_a_speed_that_is_told():
+    offers = Offers(BLOCK_TOKENS, BLOCK_BYTES, prefill_tokens_per_s=100)  # 0.16 s a block
+    offers.fetched("earlier", BLOCKS, 0.1 * BLOCKS, ok=True)
+    for number in range(300):
+        assert offers.offer(f"request {number}", ALL) == ALL
+        offers.fetched(f"request {number}", BLOCKS, 0.1 * BLOCKS, ok=True)
+    assert offers.gate.stats()["explored_s"] == 0
+
+
+def test_a_disk_that_fails_is_declined():
+    offers = Offers(BLOCK_TOKENS, BLOCK_BYTES, prefill_tokens_per_s=100)
+    for number in range(8):
+        offers.fetched(f"fast {number}", BLOCKS, 0.1 * BLOCKS, ok=True)
+    assert offers.offer("before", ALL) == ALL
+    for number in range(8):
+        offers.fetched(f"failed {number}", BLOCKS, 0.1 * BLOCKS, ok=False)
+    assert not any(offers.offer("after", ALL))
+
+
+def test_news_are_what_is_new():
+    offers, told = Offers(BLOCK_TOKENS, BLOCK_BYTES, prefill_tokens_per_s=100), Counter()
+    for number in range(5):
+        offers.offer(f"request {number}", ALL)
+        offers.fetched(f"request {number}", BLOCKS, 0.1, ok=True)
+        told.update(offers.news()[0])
+    said = offers.gate.stats()
+    assert told["gate_blocks_fetched"] == said["blocks"]["fetched"]
+    assert told["gate_decided_fetch"] == said["decisions"]["fetch"] == 4
 
 
 def test_a_deadline_cuts_the_tail():
