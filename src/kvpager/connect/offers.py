@@ -30,15 +30,15 @@ class Offers:
     deadline_s : float
         No fetch is begun that is expected to take longer.
 
-    Raises
-    ------
-    BadInput
-        For a speed that is none.
-
     Attributes
     ----------
     gate : Gate
         Which decides.
+
+    Raises
+    ------
+    BadInput
+        For a speed that is none.
     """
 
     def __init__(self, block_tokens: int, block_bytes: int, prefill_tokens_per_s: float, deadline_s: float = math.inf) -> None:

@@ -163,7 +163,7 @@ class KVPagerTier(SecondaryTierManager):
         if gate or (gate is None and prefill_tokens_per_s is not None):
             if prefill_tokens_per_s is None or not one_prefix(offloading_spec):
                 raise BadInput(
-                    "the gate needs prefill_tokens_per_s, and layers that all keep the whole context: give it, or set gate to false"
+                    "the gate needs prefill_tokens_per_s, and layers that keep the whole context: give it, or set gate to false"
                 )
             self._offers = Offers(names.block_tokens, self._row_bytes, prefill_tokens_per_s, deadline_s)
         salts = {name: f"{tenant}\0{name}".encode() for name in tenants or {}}
