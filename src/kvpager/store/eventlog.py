@@ -28,15 +28,15 @@ class EventLog:
     path : Path
         Made, for its owner alone, if it is not there.
 
-    Raises
-    ------
-    BadInput
-        If it cannot be written.
-
     Attributes
     ----------
     lost : int
         Events that are not in it.
+
+    Raises
+    ------
+    BadInput
+        If it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

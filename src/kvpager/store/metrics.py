@@ -190,15 +190,15 @@ class Endpoint:
     gate : Gate, optional
         One of this process.
 
-    Raises
-    ------
-    BadInput
-        If the port cannot be had.
-
     Attributes
     ----------
     url : str
         Where.
+
+    Raises
+    ------
+    BadInput
+        If the port cannot be had.
     """
 
     def __init__(self, blocks: BlockStore, port: int, address: str = "127.0.0.1", gate: Gate | None = None) -> None:
