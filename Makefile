@@ -47,8 +47,8 @@ demo: $(BIN)/.installed ## the main job, end to end, on a real model and a real 
 test: $(BIN)/.developed ## the tests, but for those marked long, browser, engines or gpu
 	$(BIN)/python -m pytest -n auto --maxprocesses 4
 
-test-browser: $(BIN)/.developed ## the tests that open the report and the explorer in Chromium
-	$(BIN)/python -m pytest -m browser -n 2
+test-browser: $(BIN)/.developed ## the tests that open the report and the explorer in Chromium (each part and slider: test-long)
+	$(BIN)/python -m pytest -m "browser and not long" -n 2
 
 test-long: $(BIN)/.developed ## the tests that take minutes
 	$(BIN)/python -m pytest -m long

@@ -126,6 +126,7 @@ def shown(part, choices):
         return None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
 def test_every_part_is_whole(visit, chosen, part, theme, tmp_path):
@@ -151,6 +152,7 @@ def test_every_part_is_whole(visit, chosen, part, theme, tmp_path):
     assert (sum(map(int, paper.removeprefix("rgb(").rstrip(")").split(",")[:3])) > 380) is (theme == "light")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [part for part in PARTS.values() if part.sliders], ids=lambda part: part.title)
 def test_each_slider_changes_the_picture(visit, chosen, part):
     here = visit().go(part=part.number)
