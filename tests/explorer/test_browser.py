@@ -113,6 +113,12 @@ class Visit:
         assert self.page.evaluate(OVERFLOW) <= 0
         assert self.page.locator(".stException").count() == 0
 
+    def has(self, selector, count):
+        """So many of them are there, or will be in a moment."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(selector)).to_have_count(count, timeout=PATIENCE_MS)
+
 
 @pytest.fixture
 def visit(browser, address):
@@ -140,9 +146,9 @@ def test_every_part_is_whole(visit, chosen, part, theme, tmp_path):
         else:
             assert here.alerts() == []
             here.drawn(len(expected.specs))
-            assert here.page.locator(".tiles li").count() == len(expected.screen.figures)
+            here.has(".tiles li", len(expected.screen.figures))
             assert here.page.locator(".stCode").inner_text().split() == " ".join(expected.commands).split()
-        assert here.page.locator("table.claims tbody tr").count() == len(part.claims)
+        here.has("table.claims tbody tr", len(part.claims))
         here.whole()
         height = here.page.evaluate("() => document.querySelector('.stMain').scrollHeight")
         here.page.set_viewport_size({"width": width, "height": height + 20})
