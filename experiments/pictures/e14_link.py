@@ -20,7 +20,6 @@ def draw(rows: Rows) -> Picture:
                 if row["users"] == users and (row["text"] == "dense") == dense:
                     of.setdefault((told, row["context_tokens"]), []).append(row["link_s"] / row["own_s"])
     found = [{"at": context / 1024, "series": told} | spread(each, 1) for (told, context), each in of.items()]
-    found = [row | ({"low": max(row["low"], row["value"] / 10)} if "low" in row else {}) for row in found]
     ticks = sorted({row["at"] for row in found})
     used = {row["series"] for row in found}
     series = [name for name in series if name in used]

@@ -85,6 +85,8 @@ def lines(
     rule : float, optional
         A level line.
     """
+    if "y" in log:  # the lower end of an interval may be no place on it
+        rows = [row | ({"low": max(row["low"], row["value"] / 10)} if "low" in row else {}) for row in rows]
     axis = alt.Axis(values=ticks) if ticks else alt.Axis()
     across = alt.X("at:Q", title=x, axis=axis, scale=alt.Scale(type="log" if "x" in log else "linear", nice=not ticks))
     scale = alt.Scale(type="log" if "y" in log else "linear")

@@ -65,9 +65,11 @@ def warmup(asked: Script) -> int:
     return warmup_steps(asked.stream.recording.steps)
 
 
+@lru_cache(maxsize=64)
 def placed(asked: Script, constants: Constants, units: int) -> Outcome:
     """Replay the placement score: the policy that `constants` write out."""
-    return _placed(asked, constants, units)
+    features = _features(asked, constants)
+    return replay_linear(features, constants.weights, units, cuts=constants.cuts or (-np.inf, np.inf))
 
 
 def scores_at_end(asked: Script, constants: Constants) -> NDArray[np.float64]:
@@ -79,12 +81,6 @@ def scores_at_end(asked: Script, constants: Constants) -> NDArray[np.float64]:
 def _features(asked: Script, constants: Constants) -> Features:
     scores = _scores(asked, constants.alpha, constants.scale)
     return Features(asked, constants.alpha, constants.scale, constants.half_life, constants.sink_tokens, scores)
-
-
-@lru_cache(maxsize=64)
-def _placed(asked: Script, constants: Constants, units: int) -> Outcome:
-    features = _features(asked, constants)
-    return replay_linear(features, constants.weights, units, cuts=constants.cuts or (-np.inf, np.inf))
 
 
 def _by_head(asked: Script, alpha: float) -> NDArray[np.float64]:

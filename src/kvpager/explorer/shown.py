@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.opening import FILES
 from kvpager.explorer.part import Part, Screen
+from kvpager.explorer.sources import stamp
 from kvpager.report.charts.base import Table
 from kvpager.report.frame import environment
 from kvpager.units import format_quantity
@@ -49,7 +50,7 @@ def show(part: Part, choices: Choices) -> Shown:
     """
     files = [path for name in FILES if (path := choices.source(name))]
     make: Callable[[], Part] = type(part)
-    return _show(make, choices, tuple(path.stat().st_mtime if path.exists() else 0.0 for path in files))
+    return _show(make, choices, tuple(map(stamp, files)))
 
 
 @lru_cache(maxsize=128)

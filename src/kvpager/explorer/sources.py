@@ -30,6 +30,7 @@ __all__ = [
     "plan",
     "recording",
     "refuse_beyond",
+    "stamp",
     "system",
 ]
 
@@ -95,14 +96,19 @@ def recording(choices: Choices) -> Recording:
     TraceError
         If it is missing, damaged, of another kind, or too new.
     """
+    return _recording(*_trace(choices))
+
+
+def _trace(choices: Choices) -> tuple[Path, float]:
+    """Path of the chosen recording, and when it was changed last."""
     path = choices.source("trace")
     if path is None:
         raise NoTrace(HOW_TO_RECORD)
-    return _recording(path, _stamp(path))
+    return path, stamp(path)
 
 
 @lru_cache(maxsize=2)
-def _recording(path: Path, stamp: float) -> Recording:
+def _recording(path: Path, changed: float) -> Recording:
     from kvpager.traces.attention import read_recording
 
     return read_recording(path)
@@ -130,28 +136,26 @@ def refuse_beyond(choices: Choices, *names: str) -> None:
 
 def locality(choices: Choices) -> dict[str, Any]:
     """Where the recording's mass lies, as a run's document has it."""
-    recording(choices)
-    return _locality(Path(choices.trace), _stamp(Path(choices.trace)))
+    return _locality(*_trace(choices))
 
 
 @lru_cache(maxsize=2)
-def _locality(path: Path, stamp: float) -> dict[str, Any]:
+def _locality(path: Path, changed: float) -> dict[str, Any]:
     from kvpager.analysis.locality import profile
 
-    return profile(_recording(path, stamp))
+    return profile(_recording(path, changed))
 
 
 def head_types(choices: Choices) -> dict[str, Any]:
     """Which kind each of the recording's heads is, as a run's document has it."""
-    recording(choices)
-    return _head_types(Path(choices.trace), _stamp(Path(choices.trace)))
+    return _head_types(*_trace(choices))
 
 
 @lru_cache(maxsize=2)
-def _head_types(path: Path, stamp: float) -> dict[str, Any]:
+def _head_types(path: Path, changed: float) -> dict[str, Any]:
     from kvpager.analysis.heads import classify
 
-    return classify(_recording(path, stamp))
+    return classify(_recording(path, changed))
 
 
 def document(choices: Choices) -> Document:
@@ -169,11 +173,11 @@ def document(choices: Choices) -> Document:
         raise NoTrace(
             "This part shows what a run found, and none is chosen: 'kvpager demo' makes one; then --run kvpager-demo/report.json."
         )
-    return _document(path, _stamp(path))
+    return _document(path, stamp(path))
 
 
 @lru_cache(maxsize=2)
-def _document(path: Path, stamp: float) -> Document:
+def _document(path: Path, changed: float) -> Document:
     from kvpager.report.document import check_document
 
     try:
@@ -184,8 +188,8 @@ def _document(path: Path, stamp: float) -> Document:
         raise BadInput(f"run {str(path)!r} is no JSON document: {error}; name one of 'kvpager demo --json'") from error
 
 
-def _stamp(path: Path) -> float:
-    """When it was changed last, so that a new recording at the same place is read anew."""
+def stamp(path: Path) -> float:
+    """When a file was changed last, so that a new recording at the same place is read anew."""
     try:
         return path.stat().st_mtime
     except OSError:

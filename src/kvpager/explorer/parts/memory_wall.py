@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import altair as alt
 
-from kvpager.evidence import Quantity
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.commands import plan_command
-from kvpager.explorer.part import PARTS, Figure, Part, Screen
+from kvpager.explorer.figures import figures
+from kvpager.explorer.part import PARTS, Part, Screen
 from kvpager.explorer.sources import plan
 from kvpager.report.charts.base import Panel, inline
 from kvpager.report.charts.style import legend_below
@@ -57,19 +57,15 @@ class MemoryWall(Part):
             f"dashed: what HBM has left, {left:,.1f} GiB; analytical",
             alt.layer(lines, wall, here).properties(height=280),
         )
-        command = self.command(choices)
-
-        def figure(label: str, quantity: Quantity, key: str) -> Figure:
-            return Figure(label, quantity, command, key)
-
+        named = {
+            "KV of one user": "capacity.kv_bytes_per_user",
+            "left in HBM": "capacity.hbm_left_bytes",
+            "users that all tiers hold": "answers.users_by_capacity",
+            "users within the time of a token": "answers.users_at_slo",
+        }
         return Screen(
             (panel,),
-            (
-                figure("KV of one user", capacity["kv_bytes_per_user"], "capacity.kv_bytes_per_user"),
-                figure("left in HBM", capacity["hbm_left_bytes"], "capacity.hbm_left_bytes"),
-                figure("users that all tiers hold", answer["answers"]["users_by_capacity"], "answers.users_by_capacity"),
-                figure("users within the time of a token", answer["answers"]["users_at_slo"], "answers.users_at_slo"),
-            ),
+            figures(self.command(choices), answer, named),
             f"{choices.users} users need {choices.users * each:,.1f} GiB, HBM has {left:,.1f} GiB left. "
             f"What stops the next user: {answer['answers']['binding_constraint']}.",
         )
