@@ -25,11 +25,11 @@ class Kvpager(Side):
     def put(self, seed: int) -> list[bool]:
         keys = self.keys(seed)
         parents: list[bytes | None] = [None, *keys[:-1]]
-        return [bool(ok) for ok in self.store.put_many(keys, list(self.memory.rows), parents)]
+        return [bool(ok) for ok in self.store.put_many(keys, list(self.memory.rows), parents, lend=True)]
 
     def get(self, seed: int, order: list[int]) -> list[bool]:
         keys = self.keys(seed)
-        ok = self.store.get_many([keys[number] for number in order], [self.memory.rows[number] for number in order])
+        ok = self.store.get_many([keys[number] for number in order], [self.memory.rows[number] for number in order], lend=True)
         return [bool(one) for one in ok]
 
     def drop(self, seed: int) -> None:

@@ -451,7 +451,7 @@ def test_a_bug_in_a_thread_is_raised_where_the_answer_is_asked_for(rig, monkeypa
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("kvpager.slab.transfer.write_fully", broken)
+        patch.setattr("kvpager.slab.writes.write_fully", broken)
         with pytest.raises(ZeroDivisionError):
             store.put([2], [0], payload_of(1))
     store.store.check()

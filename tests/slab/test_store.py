@@ -14,7 +14,8 @@ from tests.stores import LAYERS, PART_BYTES, PARTS, GatedFiles, Rig, payload_of
 from kvpager.errors import InvariantError, StorageFull, StoreError, TierBusy
 from kvpager.slab import SlabStore
 from kvpager.slab.files import aligned
-from kvpager.slab.transfer import Reads, Writes
+from kvpager.slab.reads import Reads
+from kvpager.slab.writes import Writes
 
 KEYS = st.lists(st.integers(1, 6), min_size=1, max_size=4, unique=True)
 OPERATIONS = st.one_of(

@@ -55,9 +55,15 @@ class Workers:
         How many.
     scratch_bytes : int
         Of each thread's scratch memory: enough for the neediest pool.
+
+    Attributes
+    ----------
+    count : int
+        How many threads.
     """
 
     def __init__(self, threads: int, scratch_bytes: int) -> None:
+        self.count = threads
         self._waiting = threading.Condition()
         self._first: deque[tuple[Pool, Ticket, int]] = deque()
         self._then: deque[tuple[Pool, Ticket, int]] = deque()

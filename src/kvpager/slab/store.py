@@ -22,11 +22,14 @@ from kvpager.errors import InvariantError, StorageFull, StoreError, TierBusy
 from kvpager.slab.contents import Contents, Stats
 from kvpager.slab.files import Files
 from kvpager.slab.io import Pool, Ticket, Workers
+from kvpager.slab.lent import LentReads
 from kvpager.slab.newkeys import NewKeys
+from kvpager.slab.reads import Reads, Request
 from kvpager.slab.record import U64, Shape
 from kvpager.slab.scan import Damage
 from kvpager.slab.table import Records
-from kvpager.slab.transfer import Deliver, Fill, Reads, Request, Wipes, Writes
+from kvpager.slab.transfer import Lender
+from kvpager.slab.writes import Wipes, Writes
 
 __all__ = ["SlabStore"]
 
@@ -137,7 +140,7 @@ class SlabStore:
 
     def write(
         self, keys: U64, layers: NDArray[np.int32], memory: NDArray[np.uint8], slots: NDArray[np.int32],
-        tags: NDArray[np.uint8] | None = None, fill: Fill | None = None,
+        tags: NDArray[np.uint8] | None = None, lender: Lender | None = None,
     ) -> int:  # fmt: skip
         """Start to write records, and return the ticket.
 
@@ -153,8 +156,8 @@ class SlabStore:
             Which slot each part is in.
         tags : uint8 [records, tag_bytes], optional
             What stands beside each record; zeros if not given.
-        fill : callable, optional
-            Gives the payload when a thread comes to it, in place of `memory`.
+        lender : Lender, optional
+            Has the payloads when a thread comes to them, in place of `memory`.
 
         Raises
         ------
@@ -182,11 +185,11 @@ class SlabStore:
             self._forgotten.difference_update(keys.tolist())
         tags = np.zeros((len(keys), self.shape.tag_bytes), np.uint8) if tags is None else tags
         key, layer = keys.copy(), layers.copy()
-        return self._start(Writes(self._number(), self._disk, memory, slots, key, layer, places, generation, tags, fill))
+        return self._start(Writes(self._number(), self._disk, memory, slots, key, layer, places, generation, tags, lender))
 
     def read(
         self, keys: U64, layers: NDArray[np.int32], parts: Ids, memory: NDArray[np.uint8], slots: Ids,
-        deliver: Deliver | None = None,
+        lender: Lender | None = None,
     ) -> int:  # fmt: skip
         """Start to read units into slots, and return the ticket. A unit that is answered with False may hold anything.
 
@@ -200,15 +203,15 @@ class SlabStore:
             Where to.
         slots : int32 [units]
             Which slot each one goes to.
-        deliver : callable, optional
+        lender : Lender, optional
             Takes the units, in place of `memory`.
         """
         self._check(memory)
         self._settle()
-        request = Request(keys, layers, parts, memory, slots, deliver, self._contents.hinted)
+        request = Request(keys, layers, parts, memory, slots, lender)
         number = self._number()
         if self._contents.hinted:
-            self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy(), deliver)
+            self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy(), lender)
         return self._start(self._reads(number, request, None))
 
     def poll(self) -> list[Answer]:
@@ -310,7 +313,7 @@ class SlabStore:
         self._pool.submit(ticket)
         return ticket.number
 
-    def _reads(self, number: int, request: Request, units: NDArray[np.intp] | None) -> Reads:
+    def _reads(self, number: int, request: Request, units: NDArray[np.intp] | None) -> Reads | LentReads:
         """A ticket for those of the request's `units`, or of all, that are held."""
         some = request if units is None else request.some(units)
         places, seeds, sums = self._contents.table.find_units(some.keys, some.layers, some.parts)
@@ -320,7 +323,10 @@ class SlabStore:
             some, places, seeds, sums = some.some(held), places[held], seeds[held], sums[held]
         elif units is None:
             units = np.arange(len(places))
-        return Reads(number, len(request.keys), self._disk, some, units, places, seeds, sums)
+        if request.lender is None:
+            return Reads(number, len(request.keys), self._disk, some, units, places, seeds, sums)
+        wary = self._contents.hinted
+        return LentReads(number, len(request.keys), self._disk, request.lender, wary, units, places, seeds, sums)
 
     def _settle(self) -> None:
         """Take in what has finished."""
@@ -333,7 +339,7 @@ class SlabStore:
         while self._freed and (oldest is None or self._freed[0][0] < oldest):
             self._contents.give(self._freed.popleft()[1])
 
-    def _read_again(self, wrong: list[Reads]) -> bool:
+    def _read_again(self, wrong: list[Reads | LentReads]) -> bool:
         """The index may have misled: fill the table from the headers, and read what was `wrong` from where they say."""
         self._pool.wait(None, float("inf"))
         wrong += self._take_in()
@@ -348,9 +354,9 @@ class SlabStore:
         self._forgotten.clear()
         return True
 
-    def _take_in(self) -> list[Reads]:
+    def _take_in(self) -> list[Reads | LentReads]:
         """Answer what has finished; return the reads that met something wrong, which are not answered."""
-        wrong: list[Reads] = []
+        wrong: list[Reads | LentReads] = []
         failure: Exception | None = None
         for ticket in self._pool.collect():
             self.stats.io_errors += len(ticket.errors)
@@ -361,7 +367,7 @@ class SlabStore:
             elif isinstance(ticket, Wipes):
                 self._contents.wiped(ticket.places)
                 self._free(ticket.places[ticket.ok])
-            elif isinstance(ticket, Reads) and not ticket.ok[ticket.held].all():
+            elif isinstance(ticket, Reads | LentReads) and not ticket.ok[ticket.held].all():
                 wrong.append(ticket)
                 continue
             self._answer(ticket)
@@ -371,7 +377,7 @@ class SlabStore:
 
     def _answer(self, ticket: Ticket) -> None:
         good = int(np.count_nonzero(ticket.ok))
-        if isinstance(ticket, Reads):
+        if isinstance(ticket, Reads | LentReads):
             self.stats.read_units += good
             self.stats.read_bytes += good * self.shape.part_bytes
             self.stats.checksum_failures += int(np.count_nonzero(~ticket.ok[ticket.held]))

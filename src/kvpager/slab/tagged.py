@@ -16,7 +16,8 @@ from kvpager.slab.io import Workers
 from kvpager.slab.record import U64
 from kvpager.slab.store import SlabStore
 from kvpager.slab.table import Records
-from kvpager.slab.transfer import Deliver, Fill, Wipes
+from kvpager.slab.transfer import Lender
+from kvpager.slab.writes import Wipes
 
 __all__ = ["TaggedStore"]
 
@@ -74,15 +75,15 @@ class TaggedStore(SlabStore):
         """Allow `slabs` more slab files."""
         self._contents.growth = slabs
 
-    def put(self, keys: U64, tags: NDArray[np.uint8], fill: Fill) -> int:
-        """Start to write blocks under `keys`, which an I/O thread has `fill` give; return the ticket. See `SlabStore.write`."""
+    def put(self, keys: U64, tags: NDArray[np.uint8], lender: Lender) -> int:
+        """Start to write blocks of callers under `keys`; return the ticket. See `SlabStore.write`."""
         nothing = np.zeros(len(keys), np.int32)
-        return self.write(keys, nothing, self._no_memory, nothing[:, None], tags, fill)
+        return self.write(keys, nothing, self._no_memory, nothing[:, None], tags, lender)
 
-    def get(self, keys: U64, deliver: Deliver) -> int:
-        """Start to read blocks, which an I/O thread hands to `deliver`; return the ticket. See `SlabStore.read`."""
+    def get(self, keys: U64, lender: Lender) -> int:
+        """Start to read blocks for callers; return the ticket. See `SlabStore.read`."""
         nothing = np.zeros(len(keys), np.int32)
-        return self.read(keys, nothing, nothing, self._no_memory, nothing, deliver)
+        return self.read(keys, nothing, nothing, self._no_memory, nothing, lender)
 
     def wipe(self, keys: U64) -> int:
         """Drop the blocks `keys`, none of which is being written, for good, and return the ticket.

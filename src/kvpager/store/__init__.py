@@ -22,7 +22,7 @@ __all__ = ["BlockStore", "Namespace", "chain", "open"]
 def open(
     path: str | PathLike[str], capacity: int | str = 0, *, namespace: Namespace | None = None, tenant: bytes = b"",
     policy: str = "lru", quotas: Mapping[bytes, int | str] | None = None, watermarks: tuple[float, float] = (0.9, 0.95),
-    deadline_s: float = 30.0, quarantine_s: float = 60.0, staging_bytes: int = 64 << 20, files: Files | None = None,
+    deadline_s: float = 30.0, quarantine_s: float = 60.0, staging_bytes: int = 128 << 20, files: Files | None = None,
     log: str | PathLike[str] | None = None,
 ) -> BlockStore:  # fmt: skip
     """Open the block store in `path`, or make it.

@@ -26,10 +26,13 @@ Flags = NDArray[np.bool_]
 class Backend(Protocol):
     """Where the blocks are: in this process, or behind a socket. See `Engine`, which is the first."""
 
-    def get(self, digests: list[bytes], memories: list[Bytes]) -> Request:
+    def get(self, digests: list[bytes], memories: list[Bytes], lends: bool = False) -> Request:
         """Begin to read."""
 
-    def put(self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes) -> Request:
+    def put(
+        self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes,
+        lends: bool = False,
+    ) -> Request:  # fmt: skip
         """Begin to write."""
 
     def too_late(self, digests: list[bytes]) -> None:
@@ -68,7 +71,10 @@ class BlockStore:
 
     Nothing is ever served but what was put under the very key, namespace and tenant. A block that was acknowledged (`put`
     returned True) is there until it is evicted or deleted, whatever happens to the process; after `flush` also whatever
-    happens to the machine. Every call ends at its deadline.
+    happens to the machine. Every call ends at its deadline, and leaves the caller's memory alone from then on: bytes are
+    copied. Who asks with ``lend=True`` spares the copy where a buffer begins on a page and is as long as a place of the store
+    (any multiple of 64 KiB up to half a MiB, of an eighth of its power of two above): the disk itself then reads into it and
+    writes from it, and after a call that ended late it is the caller's again only when `settle` says so.
 
     Parameters
     ----------
@@ -89,6 +95,7 @@ class BlockStore:
         self._names = Names(namespace, tenant)
         self._numbers = count(1)
         self._open: dict[int, tuple[Request, list[bytes]]] = {}
+        self._lent: list[Request] = []
 
     def __enter__(self) -> Self:
         return self
@@ -122,11 +129,11 @@ class BlockStore:
 
     def put_many(
         self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None = None,
-        deadline_s: float | None = None,
+        deadline_s: float | None = None, *, lend: bool = False,
     ) -> Flags:  # fmt: skip
-        """Keep several blocks; return bool [blocks], which are acknowledged. See `put`."""
-        request = self._put(keys, buffers, parents)
-        request.wait(self._seconds(deadline_s))
+        """Keep several blocks; return bool [blocks], which are acknowledged. See `put`; `lend`: see `BlockStore`."""
+        request = self._put(keys, buffers, parents, lend)
+        self._late(request, self._seconds(deadline_s))
         return request.ok.copy()
 
     def get(self, key: bytes, buffer: Any, deadline_s: float | None = None) -> bool:
@@ -139,10 +146,12 @@ class BlockStore:
         """
         return bool(self.get_many([key], [buffer], deadline_s)[0])
 
-    def get_many(self, keys: Sequence[bytes], buffers: Sequence[Any], deadline_s: float | None = None) -> Flags:
-        """Fill several buffers; return bool [blocks], which are filled. See `get`."""
-        digests, request = self._get(keys, buffers)
-        if request.wait(self._seconds(deadline_s)):
+    def get_many(
+        self, keys: Sequence[bytes], buffers: Sequence[Any], deadline_s: float | None = None, *, lend: bool = False
+    ) -> Flags:
+        """Fill several buffers; return bool [blocks], which are filled. See `get`; `lend`: see `BlockStore`."""
+        digests, request = self._get(keys, buffers, lend)
+        if self._late(request, self._seconds(deadline_s)):
             self._backend.too_late([digests[number] for number in request.unanswered])
         return request.ok.copy()
 
@@ -179,13 +188,21 @@ class BlockStore:
             raise BadInput(f"a pin of {seconds} seconds: give a number from 0 on")
         return bool(self._result(self._backend.pin(self.digest(key), seconds), False, deadline_s))
 
-    def submit_put(self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None = None) -> int:
-        """Begin to keep blocks; return the ticket. The buffers must not change until it is answered or given up."""
-        return self._ticket(self._put(keys, buffers, parents), [])
+    def submit_put(
+        self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None = None, *, lend: bool = False
+    ) -> int:
+        """Begin to keep blocks; return the ticket. The buffers must not change until it is answered or given up.
 
-    def submit_get(self, keys: Sequence[bytes], buffers: Sequence[Any]) -> int:
-        """Begin to fill buffers; return the ticket. They are the store's until it is answered or given up."""
-        digests, request = self._get(keys, buffers)
+        `lend`: see `BlockStore`.
+        """
+        return self._ticket(self._put(keys, buffers, parents, lend), [])
+
+    def submit_get(self, keys: Sequence[bytes], buffers: Sequence[Any], *, lend: bool = False) -> int:
+        """Begin to fill buffers; return the ticket. They are the store's until it is answered or given up.
+
+        `lend`: see `BlockStore`.
+        """
+        digests, request = self._get(keys, buffers, lend)
         return self._ticket(request, digests)
 
     def poll(self) -> list[tuple[int, Flags]]:
@@ -199,17 +216,29 @@ class BlockStore:
             request, _ = self._open[ticket]
             if request.finishes(deadline - time.monotonic()):
                 del self._open[ticket]
-                request.wait(0.0)
+                self._late(request, 0.0)
                 answers.append((ticket, request.ok.copy()))
         return answers
 
     def give_up(self, ticket: int) -> Flags:
-        """Wait no longer for a ticket; return what is answered. From now on its buffers are the caller's."""
+        """Wait no longer for a ticket; return what is answered. From now on its buffers are the caller's, if not lent."""
         request, digests = self._open.pop(ticket)
-        if request.give_up() and digests:
+        late = request.give_up()
+        if late and request.lends:
+            self._lent.append(request)
+        if late and digests:
             self._backend.too_late([digests[number] for number in request.unanswered])
         answered: Flags = request.ok.copy()
         return answered
+
+    def settle(self, deadline_s: float) -> bool:
+        """Wait until the disk has none of the memory that was lent to it; return whether that is so by the deadline.
+
+        What was answered is settled. Only calls that ended late, and tickets that were given up, leave something to wait for.
+        """
+        deadline = time.monotonic() + deadline_s
+        self._lent = [request for request in self._lent if not request.settles(deadline - time.monotonic())]
+        return not self._lent
 
     def scan(self, *, everyone: bool = False, deadline_s: float | None = None) -> list[BlockInfo]:
         """Return the blocks of this tenant and namespace, or of everyone. Keys are not kept: see `digest`."""
@@ -258,6 +287,14 @@ class BlockStore:
     def _seconds(self, deadline_s: float | None) -> float:
         return self._deadline_s if deadline_s is None else deadline_s
 
+    def _late(self, request: Request, seconds: float) -> int:
+        """Wait, then give up; return how many blocks are not answered for."""
+        try:
+            return request.wait(seconds)
+        finally:
+            if request.lends and not request.settles(0.0):
+                self._lent.append(request)
+
     def _result(self, request: Request, otherwise: Any, deadline_s: float | None) -> Any:
         return otherwise if request.wait(self._seconds(deadline_s)) else request.result
 
@@ -266,7 +303,7 @@ class BlockStore:
             raise StoreError(f"the store could not be {what} by the deadline: give it longer, or look at its disk")
         return request.result
 
-    def _put(self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None) -> Request:
+    def _put(self, keys: Sequence[bytes], buffers: Sequence[Any], parents: Sequence[bytes | None] | None, lend: bool) -> Request:
         parents = parents or [None] * len(keys)
         _same_length(keys, buffers, parents)
         digests = [self.digest(key) for key in keys]
@@ -277,12 +314,12 @@ class BlockStore:
             raise BadInput(f"a block of {longest:,} bytes is too long: {MOST_BLOCK_BYTES:,} at most, cut it")
         if any(mine == parent for mine, parent in zip(digests, behind, strict=True)):
             raise BadInput("a block cannot stand behind itself: give the key of the one before it as parent")
-        return self._backend.put(digests, memories, behind, self._names.tenant_id, self._names.namespace_id)
+        return self._backend.put(digests, memories, behind, self._names.tenant_id, self._names.namespace_id, lend)
 
-    def _get(self, keys: Sequence[bytes], buffers: Sequence[Any]) -> tuple[list[bytes], Request]:
+    def _get(self, keys: Sequence[bytes], buffers: Sequence[Any], lend: bool) -> tuple[list[bytes], Request]:
         _same_length(keys, buffers, keys)
         digests = [self.digest(key) for key in keys]
-        return digests, self._backend.get(digests, [bytes_of(buffer, writable=True) for buffer in buffers])
+        return digests, self._backend.get(digests, [bytes_of(buffer, writable=True) for buffer in buffers], lend)
 
     def _ticket(self, request: Request, digests: list[bytes]) -> int:
         ticket = next(self._numbers)

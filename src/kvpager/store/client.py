@@ -54,21 +54,24 @@ class Client:
         for _ in range(_THREADS):
             threading.Thread(target=self._run, name="kvpager-store-client", daemon=True).start()
 
-    def get(self, digests: list[bytes], memories: list[Bytes]) -> Request:
+    def get(self, digests: list[bytes], memories: list[Bytes], lends: bool = False) -> Request:
         """See `Engine`."""
         if (owner := self._here()) is not None:
-            return owner.get(digests, memories)
-        request = Request(len(digests))
+            return owner.get(digests, memories, lends)
+        request = Request(len(digests), lends)
         jobs = [Job(request, number, *both) for number, both in enumerate(zip(digests, memories, strict=True))]
         for some in _portions(jobs):
             self._later(request, lambda some=some: self._get(some))  # type: ignore[misc]
         return request
 
-    def put(self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes) -> Request:
+    def put(
+        self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes,
+        lends: bool = False,
+    ) -> Request:  # fmt: skip
         """See `Engine`."""
         if (owner := self._here()) is not None:
-            return owner.put(digests, memories, parents, tenant, namespace)
-        request = Request(len(digests))
+            return owner.put(digests, memories, parents, tenant, namespace, lends)
+        request = Request(len(digests), lends)
         jobs = [Job(request, number, *both) for number, both in enumerate(zip(digests, memories, strict=True))]
         for some in _portions(jobs):
             self._later(request, lambda some=some: self._put(some, parents, tenant, namespace))  # type: ignore[misc]

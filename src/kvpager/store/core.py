@@ -7,7 +7,7 @@ another lets it go only when the new one is durable; what leaves is wiped before
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, groupby
 
 from kvpager.errors import BadInput, StoreError
 from kvpager.store.catalogue import Catalogue
@@ -15,7 +15,7 @@ from kvpager.store.entry import Entry, entries_of
 from kvpager.store.rack import Rack
 from kvpager.store.requests import Job, Request
 from kvpager.store.room import Room
-from kvpager.store.shelf import Finished, Shelf
+from kvpager.store.shelf import Shelf
 
 __all__ = ["Core", "StoreStats"]
 
@@ -165,8 +165,12 @@ class Core:
     def settle(self) -> None:
         """Take in what has finished, and begin what can begin."""
         for shelf in list(self.rack.shelves.values()):
-            for one in shelf.finished():
-                (self._written if one.written else self._read)(one)
+            for jobs, ok, written in shelf.finished():
+                if written:
+                    for (job, entry), good in zip(jobs, ok, strict=True):
+                        self._written(job, entry, good)
+                else:
+                    self._read(jobs, ok)
             if shelf.store.rebuilt():
                 self._resync(shelf)
         self._pump()
@@ -211,16 +215,27 @@ class Core:
         else:
             self.rack.shelves[entry.size].reads.append((job, entry))
 
-    def _read(self, one: Finished) -> None:
-        job, entry = one.job, one.entry
-        if one.ok:
-            if job.answer(True):
-                if self.catalogue.get(job.digest) is entry:
-                    self.catalogue.touch(entry)
-                self.stats.hits += 1
-                self.stats.read_bytes += entry.length
-                self._journal.read(entry, job.request.since_s)
-        elif self.catalogue.get(job.digest) is not entry:  # it left, or was replaced, before it could be read
+    def _read(self, jobs: list[tuple[Job, Entry]], ok: list[bool]) -> None:
+        good = [pair for pair, right in zip(jobs, ok, strict=True) if right]
+        for request, some in groupby(good, key=lambda pair: pair[0].request):
+            self._served(request, list(some))
+        for (job, entry), right in zip(jobs, ok, strict=True):
+            if not right:
+                self._not_read(job, entry)
+
+    def _served(self, request: Request, some: list[tuple[Job, Entry]]) -> None:
+        if not request.answer_some([job.number for job, _ in some], True):
+            return
+        entries = [entry for _, entry in some]
+        for entry in entries:
+            if self.catalogue.get(entry.digest) is entry:
+                self.catalogue.touch(entry)
+        self.stats.hits += len(entries)
+        self.stats.read_bytes += sum(entry.length for entry in entries)
+        self._journal.read(entries, request.since_s)
+
+    def _not_read(self, job: Job, entry: Entry) -> None:
+        if self.catalogue.get(job.digest) is not entry:  # it left, or was replaced, before it could be read
             self._begin_read(job)
         else:
             self.catalogue.hide(entry, _FOREVER if entry.failures else self._quarantine_s)
@@ -229,20 +244,19 @@ class Core:
             if job.answer(False):
                 self.stats.failed += 1
 
-    def _written(self, one: Finished) -> None:
-        entry = one.entry
+    def _written(self, job: Job, entry: Entry, ok: bool) -> None:
         self._room.reserved_bytes -= entry.disk_bytes
         self._room.reserved[entry.tenant] -= entry.disk_bytes
         dropped = self._forget_write(entry)
-        if not one.ok:
-            if one.job.request.given_up:
+        if not ok:
+            if job.request.given_up:
                 self.stats.refused += 1
             else:
                 self.stats.unwritten += 1
-            self._journal.tell("unwritten", entry, cause="given up" if one.job.request.given_up else None)
-            one.job.answer(False)
+            self._journal.tell("unwritten", entry, cause="given up" if job.request.given_up else None)
+            job.answer(False)
             return
-        self._journal.stored(entry, one.job.request.since_s)
+        self._journal.stored(entry, job.request.since_s)
         if dropped:
             self._journal.left(entry, "deleted")
             self._room.let_go(entry)
@@ -252,7 +266,7 @@ class Core:
             self._doubles.clear()
         self.stats.stored += 1
         self.stats.written_bytes += entry.length
-        one.job.answer(True)
+        job.answer(True)
 
     def _install(self, entry: Entry) -> None:
         """Make `entry` the block of its name unless a newer one is; the older of two goes to the doubles."""

@@ -108,15 +108,18 @@ class Engine:
         self._thread.start()
         _OPEN.add(self)
 
-    def get(self, digests: list[bytes], memories: list[Bytes]) -> Request:
-        """Begin to read blocks into `memories`, each as long as its block."""
-        request = Request(len(digests))
+    def get(self, digests: list[bytes], memories: list[Bytes], lends: bool = False) -> Request:
+        """Begin to read blocks into `memories`, each as long as its block; `lends`: see `Request`."""
+        request = Request(len(digests), lends)
         jobs = [Job(request, number, *both) for number, both in enumerate(zip(digests, memories, strict=True))]
         return self._post(request, lambda: self._core.get(jobs))
 
-    def put(self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes) -> Request:
-        """Begin to write blocks; `parents` are digests or empty."""
-        request = Request(len(digests))
+    def put(
+        self, digests: list[bytes], memories: list[Bytes], parents: list[bytes], tenant: bytes, namespace: bytes,
+        lends: bool = False,
+    ) -> Request:  # fmt: skip
+        """Begin to write blocks; `parents` are digests or empty; `lends`: see `Request`."""
+        request = Request(len(digests), lends)
         jobs = [Job(request, number, *both) for number, both in enumerate(zip(digests, memories, strict=True))]
         return self._post(request, lambda: self._core.put(jobs, parents, tenant, namespace))
 

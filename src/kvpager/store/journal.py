@@ -45,10 +45,10 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
 
-    def add(self, value: float) -> None:
-        """Count one."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def add(self, value: float, times: int = 1) -> None:
+        """Count one, or several alike."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def document(self) -> dict[str, Any]:
         """``bounds``; ``counts`` between them, one more than there are bounds; ``sum``."""
@@ -92,14 +92,17 @@ class Journal:
         self._histograms["write_s"].add(now - since_s)
         self.tell("put", entry, seconds=now - since_s)
 
-    def read(self, entry: Entry, since_s: float) -> None:
-        """A block was served that was asked for at `since_s`."""
+    def read(self, entries: Sequence[Entry], since_s: float) -> None:
+        """Blocks were served that were asked for at `since_s`."""
         now = self._clock()
-        self._histograms["read_s"].add(now - since_s)
-        if entry.used_s:
-            self._histograms["reuse_s"].add(now - entry.used_s)
-        entry.used_s = now
-        self.tell("hit", entry, seconds=now - since_s)
+        self._histograms["read_s"].add(now - since_s, len(entries))
+        reuse = self._histograms["reuse_s"]
+        for entry in entries:
+            if entry.used_s:
+                reuse.add(now - entry.used_s)
+            entry.used_s = now
+            if self._log is not None:
+                self.tell("hit", entry, seconds=now - since_s)
 
     def left(self, entry: Entry, why: str) -> None:
         """A block left; `why` is one of `DEPARTURES`."""

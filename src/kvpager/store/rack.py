@@ -31,7 +31,7 @@ _WHAT, _FORMAT = "kvpager block store", 1
 _LEAST_SLAB_BYTES = 32 << 10
 _SLABS = 64
 """Into how many slabs a store's bytes are cut, about: what moves from one size to another is a slab."""
-THREADS = 8
+THREADS = 16
 """More than keep a disk busy: who makes a checksum or copies asks for nothing meanwhile."""
 
 

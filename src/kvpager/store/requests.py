@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.errors import BadInput
+from kvpager.slab.files import PAGE_BYTES, Buffer
 
 __all__ = ["Job", "Request", "bytes_of", "copy"]
 
@@ -28,6 +29,8 @@ class Request:
     ----------
     count : int
         Blocks that are to be answered for.
+    lends : bool
+        Whether the caller lends its memory to the disk itself: it is not the caller's before `settles` says so.
 
     Attributes
     ----------
@@ -39,7 +42,8 @@ class Request:
         When it was made, by the monotonic clock.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, lends: bool = False) -> None:
+        self.lends = lends
         self.ok = np.zeros(count, np.bool_)
         self.result: Any = None
         self.error: Exception | None = None
@@ -66,11 +70,15 @@ class Request:
 
     def answer(self, number: int, ok: bool) -> bool:
         """Answer for one block; False if nobody waits any longer."""
+        return self.answer_some([number], ok)
+
+    def answer_some(self, numbers: list[int], ok: bool) -> bool:
+        """Answer for several blocks alike; False if nobody waits any longer."""
         with self.lock:
             if self.given_up:
                 return False
-            self.ok[number], self._answered[number] = ok, True
-            self._left -= 1
+            self.ok[numbers], self._answered[numbers] = ok, True
+            self._left -= len(numbers)
             if not self._left:
                 self._finished.set()
         return True
@@ -104,16 +112,22 @@ class Request:
     def give_up(self) -> int:
         """Say that nobody waits any longer; return how many blocks were not answered for. Those stay False.
 
-        Whoever copies to or from the caller's memory at this moment finishes first; nobody waits for a disk meanwhile.
+        Whoever copies to or from the caller's memory at this moment finishes first; nobody waits for a disk meanwhile: what
+        the disk itself was lent may be in its hands longer, see `settles`.
         """
         with self.lock:
             late = 0 if self._finished.is_set() or self.given_up else self._left
             self.given_up = self.given_up or late > 0
-            while self._lent:
+            while self._lent and not self.lends:
                 self._back.wait()
         if late:
             self._finished.set()
         return late
+
+    def settles(self, seconds: float) -> bool:
+        """Wait until nobody has the caller's memory, `seconds` at most; return whether that is so."""
+        with self.lock:
+            return self._back.wait_for(lambda: not self._lent, min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
     def lend(self) -> bool:
         """Say that the caller's memory is to be touched, till `give_back`; False if it is not to be had any longer."""
@@ -154,6 +168,13 @@ class Job:
     def answer(self, ok: bool) -> bool:
         """Answer for the block; False if nobody waits any longer."""
         return self.request.answer(self.number, ok)
+
+    def lend(self, size: int) -> Buffer | None:
+        """The caller's memory for the disk, till the request has it back; None if it is not `size` bytes of whole pages."""
+        memory, request = self.memory, self.request
+        if not request.lends or len(memory) != size or memory.ctypes.data % PAGE_BYTES or not request.lend():
+            return None
+        return memory.data
 
     def with_memory(self, do: Callable[[Bytes], None]) -> bool:
         """Let `do` have the caller's memory; False if it is not to be had any longer."""

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+from kvpager.slab.files import aligned
 from kvpager.store.engine import Engine, Settings
 from kvpager.store.requests import Bytes, Request
 from kvpager.store.wire import cut, listen, receive, said_error, send
@@ -104,8 +103,8 @@ class Owner(Engine):
         return {"result": request.result}, []
 
     def _got(self, digests: list[bytes], lengths: list[int], seconds: float) -> _Answer:
-        memories = [np.empty(length, np.uint8) for length in lengths]
-        request = self.get(digests, memories)
+        memories = [aligned(length) for length in lengths]
+        request = self.get(digests, memories, lends=True)
         if request.wait(seconds):
             self.too_late([digests[number] for number in request.unanswered])
         ok = request.ok.tolist()

@@ -1,7 +1,7 @@
 """The blocks of one size: their place on disk, and how they come and go.
 
 All I/O is between the disk and memory of the I/O threads, who copy from and to callers' buffers, too: those are never in the
-hands of a thread that waits for a disk.
+hands of a thread that waits for a disk, unless the caller lends them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvpager.slab.files import Files
+from kvpager.slab.files import Buffer, Files
 from kvpager.slab.io import Workers
 from kvpager.slab.tagged import TaggedStore
-from kvpager.slab.transfer import Deliver, Fill
+from kvpager.slab.transfer import Lender
 from kvpager.store.entry import TAG_BYTES, Entry, tags_of
 from kvpager.store.requests import Job, copy
 
@@ -31,11 +31,10 @@ Done = Callable[[bool], None]
 
 
 class Finished(NamedTuple):
-    """A block that was read or written."""
+    """Blocks that were read or written together."""
 
-    job: Job
-    entry: Entry
-    ok: bool
+    jobs: list[tuple[Job, Entry]]
+    ok: list[bool]
     written: bool
 
 
@@ -71,7 +70,9 @@ class Shelf:
     ) -> None:  # fmt: skip
         self.folder, self.size = folder, size
         self.store = TaggedStore(folder, size, TAG_BYTES, slab_bytes, FINGERPRINT, files, workers, wake)
-        self._free = min(max(staging_bytes // size, 2), _MOST_UNDER_WAY)
+        self._free = max(staging_bytes // size, 2)
+        if self._free >= workers.count:  # more take no more memory: they wait for a thread
+            self._free = min(max(self._free, 2 * workers.count), _MOST_UNDER_WAY)
         self._together = max(1, self._free // _TICKETS)
         self.reads: deque[tuple[Job, Entry]] = deque()
         self.writes: deque[tuple[Job, Entry]] = deque()
@@ -104,7 +105,7 @@ class Shelf:
             jobs = [self.reads.popleft() for _ in range(min(count, len(self.reads)))]
             jobs = [(job, entry) for job, entry in jobs if not job.request.given_up]
             if jobs:
-                ticket = self.store.get(np.array([entry.key for _, entry in jobs], np.uint64), _deliver(jobs))
+                ticket = self.store.get(np.array([entry.key for _, entry in jobs], np.uint64), _Readers(jobs))
                 self._begun(ticket, jobs, written=False)
 
     def start_writes(self, jobs: list[tuple[Job, Entry]]) -> None:
@@ -112,7 +113,7 @@ class Shelf:
         keys = self.store.new_keys(len(jobs))
         for (_, entry), key in zip(jobs, keys.tolist(), strict=True):
             entry.key = key
-        self._begun(self.store.put(keys, tags_of([entry for _, entry in jobs]), _fill(jobs)), jobs, written=True)
+        self._begun(self.store.put(keys, tags_of([entry for _, entry in jobs]), _Writers(jobs)), jobs, written=True)
 
     def wipe(self, keys: list[int], done: Done) -> None:
         """Drop records; `done` hears whether it is sure that they stay away."""
@@ -127,8 +128,7 @@ class Shelf:
                 continue
             jobs, written = self._under_way.pop(ticket)
             self._free += len(jobs)
-            for (job, entry), good in zip(jobs, ok.tolist(), strict=True):
-                found.append(Finished(job, entry, good, written))
+            found.append(Finished(jobs, ok.tolist(), written))
         return found
 
     def _begun(self, ticket: int, jobs: list[tuple[Job, Entry]], *, written: bool) -> None:
@@ -136,24 +136,32 @@ class Shelf:
         self._free -= len(jobs)
 
 
-def _deliver(jobs: list[tuple[Job, Entry]]) -> Deliver:
-    """What an I/O thread does with a block that is right: to its caller with it, if that one still waits."""
+class _Callers(Lender):
+    """Those whose blocks move together."""
 
-    def deliver(number: int, payload: NDArray[np.uint8]) -> None:
-        job, entry = jobs[number]
+    def __init__(self, jobs: list[tuple[Job, Entry]]) -> None:
+        self._jobs = jobs
 
-        job.with_memory(lambda memory: copy(memory, payload[: entry.length]))
+    def lend(self, number: int) -> Buffer | None:
+        """See `Lender`."""
+        job, entry = self._jobs[number]
+        return job.lend(entry.size)
 
-    return deliver
+    def give_back(self, number: int) -> None:
+        """See `Lender`."""
+        self._jobs[number][0].request.give_back()
 
 
-def _fill(jobs: list[tuple[Job, Entry]]) -> Fill:
-    """How an I/O thread gets the bytes of a block, zeros behind them; False if its caller has given up."""
+class _Readers(_Callers):
+    def copy(self, number: int, part: NDArray[np.uint8]) -> bool:
+        """To the caller, if that one still waits."""
+        job, entry = self._jobs[number]
+        return job.with_memory(lambda memory: copy(memory, part[: entry.length]))
 
-    def fill(number: int, payload: NDArray[np.uint8]) -> bool:
-        job, entry = jobs[number]
 
-        payload[entry.length :] = 0
-        return job.with_memory(lambda memory: copy(payload[: entry.length], memory))
-
-    return fill
+class _Writers(_Callers):
+    def copy(self, number: int, part: NDArray[np.uint8]) -> bool:
+        """From the caller, zeros behind it."""
+        job, entry = self._jobs[number]
+        part[entry.length :] = 0
+        return job.with_memory(lambda memory: copy(part[: entry.length], memory))
