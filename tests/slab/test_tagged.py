@@ -11,6 +11,27 @@ from kvpager.slab import SlabStore
 from kvpager.slab.files import Files
 from kvpager.slab.io import Workers
 from kvpager.slab.tagged import TaggedStore
+from kvpager.slab.transfer import Lender
+
+
+class Callers(Lender):
+    """Blocks of callers who have `memory`, without some who are gone, or are told what is read."""
+
+    def __init__(self, memory, absent=()):
+        self.memory, self.absent, self.found, self.lent = memory, absent, {}, set()
+
+    def lend(self, number):
+        return None
+
+    def give_back(self, number):
+        self.lent.remove(number)
+
+    def copy(self, number, part):
+        if self.memory is None:
+            self.found[number] = part.copy()
+        elif number not in self.absent:
+            part[:] = self.memory[number]
+        return number not in self.absent
 
 
 @pytest.fixture
@@ -33,21 +54,19 @@ def put(store, count, absent=()):
     tags = np.random.default_rng(7 + count).integers(0, 256, (count, 16), np.uint8)
     keys = store.new_keys(count)
 
-    def fill(number, payload):
-        payload[:] = memory[number]
-        return number not in absent
-
-    [(_, ok)] = store.wait([store.put(keys, tags, fill)], 30)
+    callers = Callers(memory, absent)
+    [(_, ok)] = store.wait([store.put(keys, tags, callers)], 30)
+    assert not callers.lent
     assert ok.tolist() == [number not in absent for number in range(count)]
     return keys, tags
 
 
 def get(store, keys):
     """The blocks that were delivered, by number."""
-    found = {}
-    [(_, ok)] = store.wait([store.get(keys, lambda number, payload: found.update({number: payload.copy()}))], 30)
-    assert sorted(found) == np.flatnonzero(ok).tolist()
-    return found
+    callers = Callers(None)
+    [(_, ok)] = store.wait([store.get(keys, callers)], 30)
+    assert sorted(callers.found) == np.flatnonzero(ok).tolist()
+    return callers.found
 
 
 def tags_by_key(store):

@@ -128,7 +128,7 @@ def test_times_are_those_of_the_clock():
     journal.stored(entry, 9.5)
     for moment in (12.0, 15.0):
         now[0] = moment
-        journal.read(entry, moment - 0.001)
+        journal.read([entry], moment - 0.001)
     now[0] = 99.0
     journal.left(entry, "quota")
     said = journal.document()

@@ -116,7 +116,8 @@ def read_fully(files: Files, fd: int, buffers: list[Buffer], offset: int) -> int
         if got == 0:
             break
         done += got
-        buffers = _rest(buffers, got)
+        if done < total:
+            buffers = _rest(buffers, got)
     return done
 
 

@@ -17,6 +17,8 @@ from kvpager.slab.transfer import LEAST_PIECE_BYTES, MOST_GAP_BYTES, Disk, Lende
 
 __all__ = ["LentReads"]
 
+_Block = tuple[int, int, int, int, int]
+"""Slab, where in it the payload begins, position among the answers, seed and checksum."""
 _WIPED = bytes(8)
 """How a header begins that was wiped."""
 
@@ -54,81 +56,83 @@ class LentReads(Ticket):
         places: NDArray[np.int64], seeds: U64, checksums: U64,
     ) -> None:  # fmt: skip
         super().__init__(number, answers)
-        self.held, self._disk, self._lender, self._wary = units, disk, lender, wary
-        columns = zip(places.tolist(), units.tolist(), seeds.tolist(), checksums.tolist(), strict=True)
-        self._blocks = sorted(columns)
+        self.held, self._disk, self._lender = units, disk, lender
+        self._before = PAGE_BYTES if wary else 0  # of a header is read before its payload
+        slabs, slots = np.divmod(places, disk.places)
+        payloads = (slots * disk.record_bytes + 2 * PAGE_BYTES).tolist()
+        self._blocks = sorted(zip(slabs.tolist(), payloads, units.tolist(), seeds.tolist(), checksums.tolist(), strict=True))
         self._runs: list[tuple[int, int]] = []
-        first, step = 0, disk.record_bytes
+        first, length = 0, disk.part_bytes
         for block in range(1, len(self._blocks) + 1):
             if block < len(self._blocks):
-                start, last, place = self._blocks[first][0], self._blocks[block - 1][0], self._blocks[block][0]
-                near = (place - last - 1) * step + PAGE_BYTES <= MOST_GAP_BYTES and place // disk.places == last // disk.places
-                if near and place > last and (place - start + 1) * step <= disk.run_bytes:
+                (slab, last, *_), (same, payload, *_) = self._blocks[block - 1], self._blocks[block]
+                near = slab == same and 0 < payload - last - length <= MOST_GAP_BYTES
+                if near and payload - self._blocks[first][1] + disk.record_bytes <= disk.run_bytes:
                     continue
             self._runs.append((first, block))
             first = block
-        self._cuts = disk.cut([(self._blocks[end - 1][0] - self._blocks[start][0] + 1) * step for start, end in self._runs])
+        self._cuts = disk.cut([self._blocks[end - 1][1] - self._blocks[start][1] + length for start, end in self._runs])
         self.jobs = len(self._cuts)
 
     def run(self, job: int, scratch: NDArray[np.uint8]) -> None:
         """Read some runs; judge their blocks."""
-        disk = self._disk
-        for first, behind in self._runs[slice(*self._cuts[job])]:
-            place = self._blocks[first][0]
-            fd = disk.fds.get(place // disk.places)
+        for run in self._runs[slice(*self._cuts[job])]:
+            blocks = self._blocks[slice(*run)]
+            fd = self._disk.fds.get(blocks[0][0])
             if fd is None:
                 continue
-            lent = self._lent(first, behind)
+            lent = self._lent(blocks)
             try:
-                good = self._read(fd, first, behind, lent, scratch)
+                good = self._read(fd, blocks, lent, scratch)
             except OSError as error:
                 self.errors.append(error)
                 continue
             finally:
-                for number in range(first, first + len(lent)):
-                    self._lender.give_back(self._blocks[number][1])
-            self.ok[[self._blocks[number][1] for number in range(first, behind)]] = good
+                for block in blocks[: len(lent)]:
+                    self._lender.give_back(block[2])
+            for block, right in zip(blocks, good, strict=True):
+                self.ok[block[2]] = right
 
-    def _lent(self, first: int, behind: int) -> list[Buffer]:
-        """The callers' memory of a run; nothing if not all of it is to be had."""
+    def _lent(self, blocks: list[_Block]) -> list[Buffer]:
+        """The callers' memory for some blocks; nothing if not all of it is to be had."""
         lent: list[Buffer] = []
         if self._disk.part_bytes < LEAST_PIECE_BYTES:
             return lent
-        for number in range(first, behind):
-            memory = self._lender.lend(self._blocks[number][1])
+        for block in blocks:
+            memory = self._lender.lend(block[2])
             if memory is None:
-                for other in range(first, number):
-                    self._lender.give_back(self._blocks[other][1])
+                for other in blocks[: len(lent)]:
+                    self._lender.give_back(other[2])
                 return []
             lent.append(memory)
         return lent
 
-    def _read(self, fd: int, first: int, behind: int, lent: list[Buffer], scratch: NDArray[np.uint8]) -> list[bool]:
-        """Read a run, what is not lent into scratch; hand over what is right."""
-        disk, length, blocks = self._disk, self._disk.part_bytes, self._blocks
-        begin = disk.shape.place_offset(blocks[first][0]) + (0 if self._wary else PAGE_BYTES)
+    def _read(self, fd: int, blocks: list[_Block], lent: list[Buffer], scratch: NDArray[np.uint8]) -> list[bool]:
+        """Read neighbours, what is not lent into scratch; hand over what is right."""
+        length, view = self._disk.part_bytes, scratch.data
+        begin = end = blocks[0][1] - self._before
         pieces: list[Buffer] = []
-        heads, at, end = [], 0, begin  # where a header stands in scratch; how much of scratch, and of the file, is used
-        for number in range(first, behind):
-            payload = disk.shape.place_offset(blocks[number][0]) + PAGE_BYTES
-            if payload > end and lent:
-                pieces.append(scratch[at : at + payload - end].data)
-            at += payload - end
-            heads.append(at - PAGE_BYTES)
+        parts, at = [], 0  # where a payload, or what follows on its header, stands in scratch; how much of that is used
+        for number, (_, payload, *_) in enumerate(blocks):
+            gap = payload - end
+            if gap and lent:
+                pieces.append(view[at : at + gap])
+            at += gap
+            parts.append(at)
             if lent:
-                pieces.append(lent[number - first])
+                pieces.append(lent[number])
             else:
                 at += length
             end = payload + length
-        got = begin + read_fully(disk.files, fd, pieces or [scratch[:at].data], begin)
+        got = begin + read_fully(self._disk.files, fd, pieces or [view[:at]], begin)
         good = []
-        for number, head in zip(range(first, behind), heads, strict=True):
-            place, unit, seed, checksum = blocks[number]
-            part = lent[number - first] if lent else scratch[head + PAGE_BYTES : head + PAGE_BYTES + length].data
-            right = disk.shape.place_offset(place) + PAGE_BYTES + length <= got and xxh3_64_intdigest(part, seed) == checksum
-            if self._wary and scratch[head : head + len(_WIPED)].tobytes() == _WIPED:
+        for number, (_, payload, unit, seed, checksum) in enumerate(blocks):
+            start = parts[number]
+            memory = lent[number] if lent else view[start : start + length]
+            right = payload + length <= got and xxh3_64_intdigest(memory, seed) == checksum
+            if self._before and view[start - PAGE_BYTES : start - PAGE_BYTES + len(_WIPED)] == _WIPED:
                 right = False
             if right and not lent:
-                self._lender.copy(unit, scratch[head + PAGE_BYTES : head + PAGE_BYTES + length])
+                self._lender.copy(unit, scratch[start : start + length])
             good.append(right)
         return good

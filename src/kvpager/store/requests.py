@@ -172,7 +172,7 @@ class Job:
     def lend(self, size: int) -> Buffer | None:
         """The caller's memory for the disk, till the request has it back; None if it is not `size` bytes of whole pages."""
         memory, request = self.memory, self.request
-        if not request.lends or len(memory) != size or memory.ctypes.data % PAGE_BYTES or not request.lend():
+        if not request.lends or len(memory) != size or memory.__array_interface__["data"][0] % PAGE_BYTES or not request.lend():
             return None
         return memory.data
 
