@@ -1,8 +1,9 @@
 """The block store against the bare disk, and against the disk tiers of serving engines.
 
 Question
-    What share of the raw O_DIRECT rate of the same shape does the block store keep, with checksums, a byte cap and a copy to
-    the caller's memory? And how do vLLM's file-system tier, LMCache's local disk and SGLang's file backend do?
+    What share of the raw O_DIRECT rate of the same shape does the block store keep, with checksums and a byte cap, where the
+    caller lends its memory to the disk, and where bytes are copied? And how do vLLM's file-system tier, LMCache's local disk
+    and SGLang's file backend do?
 Method
     200 blocks of 5 MiB, 400 of 1 MiB, 4,000 of 64 KiB, put and got as one batch, in memory that is there from the start. Each
     side is a process of its own, asked in turn, round by round in random order; all compare what they got with what they
@@ -67,8 +68,13 @@ class Shape:
         batch, made = blocks * (block_bytes + 8 * KIB), (folder, block_bytes, blocks)
         self.sides = {
             "raw": self._side("raw", sys.executable, *made, threads=THREADS),
-            "kvpager": self._side("kvpager_store", sys.executable, *made, capacity=int(2.5 * batch)),
-            "kvpager, evicting": self._side("kvpager_store", sys.executable, *made, part="full", capacity=int(1.4 * batch)),
+            "kvpager": self._side("kvpager_store", sys.executable, *made, capacity=int(2.5 * batch), lend=True),
+            "kvpager, copying": self._side(
+                "kvpager_store", sys.executable, *made, part="copy", capacity=int(2.5 * batch), lend=False
+            ),
+            "kvpager, evicting": self._side(
+                "kvpager_store", sys.executable, *made, part="full", capacity=int(1.4 * batch), lend=True
+            ),
         }
         self.sides |= {name: self._side(name, python, *made, threads=THREADS) for name, python in pythons.items()}
         self.missing = {name: side.missing for name, side in self.sides.items() if side.missing}

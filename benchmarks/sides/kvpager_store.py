@@ -16,7 +16,8 @@ class Kvpager(Side):
 
     def __init__(self, folder: Path, blocks: int, block_bytes: int, settings: dict[str, Any]) -> None:
         self.memory = Memory(blocks, block_bytes)
-        self.label = "checksums and a byte cap"
+        self._lend = bool(settings.get("lend", True))
+        self.label = f"checksums and a byte cap, memory {'lent' if self._lend else 'copied'}"
         self.store = store.open(folder / "store", settings["capacity"], deadline_s=600)
 
     def keys(self, seed: int) -> list[bytes]:
@@ -25,11 +26,12 @@ class Kvpager(Side):
     def put(self, seed: int) -> list[bool]:
         keys = self.keys(seed)
         parents: list[bytes | None] = [None, *keys[:-1]]
-        return [bool(ok) for ok in self.store.put_many(keys, list(self.memory.rows), parents, lend=True)]
+        return [bool(ok) for ok in self.store.put_many(keys, list(self.memory.rows), parents, lend=self._lend)]
 
     def get(self, seed: int, order: list[int]) -> list[bool]:
         keys = self.keys(seed)
-        ok = self.store.get_many([keys[number] for number in order], [self.memory.rows[number] for number in order], lend=True)
+        rows = [self.memory.rows[number] for number in order]
+        ok = self.store.get_many([keys[number] for number in order], rows, lend=self._lend)
         return [bool(one) for one in ok]
 
     def drop(self, seed: int) -> None:

@@ -73,8 +73,8 @@ class BlockStore:
     returned True) is there until it is evicted or deleted, whatever happens to the process; after `flush` also whatever
     happens to the machine. Every call ends at its deadline, and leaves the caller's memory alone from then on: bytes are
     copied. Who asks with ``lend=True`` spares the copy where a buffer begins on a page and is as long as a place of the store
-    (any multiple of 64 KiB up to half a MiB, of an eighth of its power of two above): the disk itself then reads into it and
-    writes from it, and after a call that ended late it is the caller's again only when `settle` says so.
+    (1, 1.25, 1.5 or 1.75 times a power of two, from 64 KiB on): the disk itself then reads into it and writes from it, and
+    after a call that ended late it is the caller's again only when `settle` says so.
 
     Parameters
     ----------
