@@ -107,12 +107,17 @@ def marked(asked: Script, step: int, alpha: float, share: float) -> tuple[NDArra
 @lru_cache(maxsize=64)
 def by_layer(asked: Script, alpha: float, fold: str, units: int) -> Outcome:
     """Replay the EMA where a block's heads of a layer share one score: ``"max"`` or ``"mean"``; ``"own"`` if they do not."""
+    scores = _scores(asked, alpha, "raw") if fold == "own" else _folded(asked, alpha, fold)
+    return replay_linear(Features(asked, alpha, "raw", scores=scores), (0.0, 1.0, 0.0), units)
+
+
+@lru_cache(maxsize=2)
+def _folded(asked: Script, alpha: float, fold: str) -> NDArray[np.float64]:
+    """EMA where a layer's heads share one score, float64 [layers + ticks, blocks * heads]."""
     scores = _by_head(asked, alpha)
-    if fold != "own":
-        whole = scores.max(axis=2, keepdims=True) if fold == "max" else scores.mean(axis=2, keepdims=True)
-        scores = np.repeat(whole, scores.shape[2], axis=2)
-    features = Features(asked, alpha, "raw", scores=scores.reshape(len(scores), -1))
-    return replay_linear(features, (0.0, 1.0, 0.0), units)
+    heads = scores.shape[2]
+    whole = np.maximum.reduce([scores[:, :, head] for head in range(heads)]) if fold == "max" else scores.mean(axis=2)
+    return np.repeat(whole, heads, axis=1)
 
 
 @lru_cache(maxsize=4)

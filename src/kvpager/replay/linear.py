@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from kvpager.errors import BadInput
+from kvpager.replay.linearloop import loop
 from kvpager.replay.massscores import mass_scores, scaled_scores
 from kvpager.replay.stream import Stream
 
 __all__ = ["Features", "Outcome", "Script", "replay_linear"]
-
-_OPEN, _LEAVES, _OUT = 1, 2, 3  # places of a unit: cannot leave HBM yet, evictable, in a lower tier
 
 
 class Outcome(NamedTuple):
@@ -232,157 +230,9 @@ def replay_linear(
     hits = np.zeros((steps, int(of.max(initial=0)) + 1), np.int64)
     mask = (1 << 64) - 1
     salts = [(seed * 0x9E3779B97F4A7C15 + step * 0xD1B54A32D192ED03) & mask for step in range(-1, steps)]
-    _loop(
+    loop(
         script.units, script.ends, of, features.ema, features.recency, features.sink, script.first_use,
         np.array([*weights, *cuts], np.float64), np.array(salts, np.uint64),
         np.array([*script.shape, header.context_tokens, header.block_size, units], np.int64), hits, counts,
     )  # fmt: skip
     return Outcome(hits, *counts)
-
-
-@numba.njit
-def _hash(unit: Any, salt: Any) -> Any:
-    """Order of ties: `kvpager.pool.tie_hash`."""
-    x = np.uint64(unit) + salt
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@numba.njit
-def _smallest(values: Any, n: Any, k: Any) -> Any:
-    """Return the k-th smallest (from 0) of the first `n` values, which it reorders: Hoare's selection."""
-    low, high = 0, n - 1
-    while low < high:
-        middle = values[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while values[i] < middle:
-                i += 1
-            while middle < values[j]:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if k <= j:
-            high = j
-        elif k >= i:
-            low = i
-        else:
-            return middle
-    return values[k]
-
-
-@numba.njit
-def _best(units: Any, n: Any, count: Any, salt: Any, work: Any) -> None:
-    """Mark the `count` best of the first `n` units, ties by hash, ``-inf`` never: `kvpager.pool.best`."""
-    keys, copy, order, stay = work
-    cut = -np.inf
-    if 0 < count < n:
-        for i in range(n):
-            copy[i] = keys[i]
-        cut = _smallest(copy, n, n - count)
-    places, tied = count, 0
-    for i in range(n):
-        stay[i] = keys[i] > cut and count > 0
-        places -= stay[i]
-    if cut == -np.inf or places == 0:
-        return
-    for i in range(n):
-        if keys[i] == cut:
-            order[tied] = _hash(units[i], salt)
-            tied += 1
-    last = _smallest(order, tied, places - 1)
-    for i in range(n):
-        if keys[i] == cut and _hash(units[i], salt) <= last:
-            stay[i] = True
-
-
-@numba.njit
-def _key(unit: Any, step: Any, score: Any) -> Any:
-    recency, last, scaled, sink, rule = score
-    found = rule[0] * recency[step - last[unit]] + rule[1] * scaled[unit] + rule[2] * sink[unit]
-    return -np.inf if found < rule[3] else found
-
-
-@numba.njit
-def _choose(pool: Any, held: Any, more: Any, room: Any, step: Any, salt: Any, score: Any, place: Any, work: Any) -> Any:
-    """Keep the `room` best of the pool: `held` evictable units, then `more` staged ones; return (evictable now, kept)."""
-    n = held + more
-    for i in range(n):
-        work[0][i] = _key(pool[i], step, score)
-    _best(pool, n, room, salt, work)
-    stay = work[3]
-    now = kept = 0
-    for i in range(n):
-        unit = pool[i]
-        if stay[i]:
-            place[unit] = _LEAVES
-            pool[now] = unit
-            now += 1
-            kept += i >= held
-        else:
-            place[unit] = _OUT
-    return now, kept
-
-
-@numba.njit(nogil=True, cache=True)
-def _loop(
-    units: Any, ends: Any, groups: Any, ema: Any, recency: Any, sink: Any, last: Any, rule: Any, salts: Any, sizes: Any,
-    hits: Any, counts: Any,
-) -> None:  # fmt: skip
-    """Replay prefill and steps; see `Pager` for the order within a tick. `counts`: moves, held, pinned."""
-    blocks, layers, heads, context, block_size, capacity = sizes
-    complete, rest = context // block_size, context % block_size
-    wide = layers * heads
-    place = np.zeros(blocks * wide, np.int8)
-    scaled = np.zeros(blocks * wide)
-    pool, size = np.empty(2 * blocks * wide, np.int32), 2 * blocks * wide
-    work = (np.empty(size), np.empty(size), np.empty(size, np.uint64), np.empty(size, np.bool_))
-    score = (recency, last, scaled, sink, rule)
-    held = fixed = pending = 0  # evictable units; open or not yet backed up; of these, backed up at the next tick
-    for tick in range(-layers, len(ends) - 1):
-        step, layer = tick // layers, tick % layers
-        salt, row = salts[step + 1], tick + layers
-        for i in range(pending):  # the backup of the last full block is acknowledged
-            unit = (complete - 1) * wide + i
-            place[unit] = _LEAVES
-            pool[held + i] = unit
-        held, fixed, pending = held + pending, fixed - pending, 0
-        turns = step >= 0 and (context + step) % block_size == 0
-        if turns and layer == 0 and (context + step) // block_size > complete:
-            complete, pending = complete + 1, wide
-        if turns or (step < 0 and rest):  # a block opens in this layer; the lowest keys make room
-            over = held + fixed + heads - capacity
-            if over > 0:
-                held, _ = _choose(pool, held, 0, held - over, step, salt, score, place, work)
-            for h in range(heads):
-                place[((context + max(step, 0)) // block_size) * wide + layer * heads + h] = _OPEN
-            fixed += heads
-        more = 0
-        if step < 0:
-            for b in range(complete):
-                for h in range(heads):
-                    pool[held + more] = b * wide + layer * heads + h
-                    more += 1
-        else:
-            for i in range(ends[tick], ends[tick + 1]):
-                unit = units[i]
-                last[unit] = step
-                if place[unit] == _OUT:
-                    pool[held + more] = unit
-                    more += 1
-                else:
-                    hits[step, groups[i]] += 1
-        for b in range((context + max(step, -1)) // block_size + 1):
-            for h in range(heads):
-                scaled[b * wide + layer * heads + h] = ema[row, b * heads + h]
-        if more:
-            held, kept = _choose(pool, held, more, capacity - fixed, step, salt, score, place, work)
-            if step >= 0:
-                counts[0, step] += kept
-        if step >= 0 and layer == layers - 1:
-            counts[1, step] = held + fixed
-            for i in range(held):
-                counts[2, step] += _key(pool[i], step, score) >= rule[4]
