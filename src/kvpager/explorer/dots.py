@@ -11,7 +11,7 @@ from typing import NamedTuple
 import altair as alt
 
 from kvpager.evidence import Quantity
-from kvpager.report.charts.base import inline
+from kvpager.report.charts.base import inline, pixel
 from kvpager.report.charts.style import legend_below
 from kvpager.units import format_quantity
 
@@ -70,11 +70,11 @@ def dots(
     legend = alt.Legend(**legend_below(1)) if len(kinds) > 1 else None
     base_chart = alt.Chart(inline(marks)).encode(y=y, color=alt.Color("kind:N", scale=alt.Scale(domain=kinds), legend=legend))
     drawing = alt.layer(
-        base_chart.mark_rule(strokeWidth=4, opacity=0.35).encode(x=x, x2="high:Q"),
+        base_chart.mark_rule(strokeWidth=4, opacity=0.35).encode(x=x, x2=alt.X2("high:Q")),
         base_chart.mark_point(filled=True, size=110, opacity=1).encode(
-            x="value:Q", shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds), legend=legend)
+            x=alt.X("value:Q"), shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds), legend=legend)
         ),
-        text.encode(y=y, x=alt.value(0), text="name:N"),
+        text.encode(y=y, x=pixel(0), text=alt.Text("name:N")),
     )
     return drawing.properties(height=_ROW_PX * len(rows))
 

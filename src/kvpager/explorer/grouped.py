@@ -9,7 +9,7 @@ from typing import NamedTuple
 import altair as alt
 
 from kvpager.explorer.dots import log_axis
-from kvpager.report.charts.base import inline
+from kvpager.report.charts.base import inline, pixel
 from kvpager.report.charts.style import PERCENT, legend_below
 
 __all__ = ["SHAPES", "Mark", "grouped"]
@@ -65,14 +65,14 @@ def grouped(
     base = alt.Chart(inline(rows)).encode(y=y, color=alt.Color("series:N", scale=alt.Scale(domain=series), legend=legend))
     shape = alt.Shape("series:N", scale=alt.Scale(domain=series, range=SHAPES[: len(series)]), legend=legend)
     layers = [
-        base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=4, opacity=0.35).encode(x=x, x2="high:Q"),
+        base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=4, opacity=0.35).encode(x=x, x2=alt.X2("high:Q")),
         base.transform_filter("isValid(datum.value)")
         .mark_point(size=90, filled=True, opacity=1)
         .encode(x=alt.X("value:Q"), shape=shape),
     ]
     if rule is not None:
-        layers.append(alt.Chart(inline([{"rule": rule}])).mark_rule(strokeDash=[5, 4], color="gray").encode(x="rule:Q"))
-    text = alt.Chart(inline(names)).mark_text(align="left", baseline="middle").encode(y=y, x=alt.value(0), text="name:N")
+        layers.append(alt.Chart(inline([{"rule": rule}])).mark_rule(strokeDash=[5, 4], color="gray").encode(x=alt.X("rule:Q")))
+    text = alt.Chart(inline(names)).mark_text(align="left", baseline="middle").encode(y=y, x=pixel(0), text=alt.Text("name:N"))
     return alt.layer(*layers, text).properties(height=_LINE_PX * at)
 
 

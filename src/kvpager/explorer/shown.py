@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from altair.utils.schemapi import debug_mode
+
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.opening import FILES
 from kvpager.explorer.part import Part, Screen
@@ -56,8 +58,9 @@ def show(part: Part, choices: Choices) -> Shown:
 @lru_cache(maxsize=128)
 def _show(make: Callable[[], Part], choices: Choices, stamps: tuple[float, ...]) -> Shown:
     part = make()
-    screen = part.screen(choices)
-    specs = tuple(panel.spec(f"{panel.title}. {screen.words}") for panel in screen.panels)
+    with debug_mode(False):  # the tests hold that specs are valid; here it would cost as much again
+        screen = part.screen(choices)
+        specs = tuple(panel.spec(f"{panel.title}. {screen.words}") for panel in screen.panels)
     commands = dict.fromkeys([part.command(choices), *(figure.command for figure in screen.figures)])
     return Shown(screen, specs, tuple(commands))
 

@@ -126,7 +126,7 @@ def _spec(document: Document, width: int) -> dict[str, Any]:
     ceiling = [{"size": points[0]["size"], "ratio": top, "text": f"infinite cache: {percent(top)}"}]
     layers = [
         alt.Chart(inline(ceiling)).mark_rule(strokeDash=[4, 4], color="gray").encode(y=y),
-        alt.Chart(inline(ceiling)).mark_text(align="left", baseline="top", dx=4, dy=4).encode(x=x, y=y, text="text:N"),
+        alt.Chart(inline(ceiling)).mark_text(align="left", baseline="top", dx=4, dy=4).encode(x=x, y=y, text=alt.Text("text:N")),
         lines,
         dots,
     ]
@@ -136,7 +136,7 @@ def _spec(document: Document, width: int) -> dict[str, Any]:
         base = alt.Chart(inline(marks)).encode(x=x)
         layers += [
             base.mark_rule(strokeDash=[2, 3], color="gray"),
-            base.mark_text(baseline="bottom").encode(y=alt.value(-4), text="text:N"),
+            base.mark_text(baseline="bottom").encode(y=alt.value(-4), text=alt.Text("text:N")),
         ]
     title = {
         "text": f"What a cache of that size would have hit: {document['trace']['path']}",

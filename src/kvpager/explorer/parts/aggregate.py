@@ -97,7 +97,7 @@ def _map(choices: Choices, matrix: list[dict[str, Any]], wanted: int) -> Panel:
     base = alt.Chart(inline(matrix)).encode(
         x=alt.X("layer:O", axis=alt.Axis(title="layer", labelAngle=0, labelOverlap=True), scale=alt.Scale(paddingInner=0.08)),
         y=alt.Y("head:O", axis=alt.Axis(title="KV head", labelOverlap=True), scale=alt.Scale(paddingInner=0.08)),
-        tooltip=["layer:O", "head:O", alt.Tooltip("score:Q", format=".2~%"), "kept:N"],
+        tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("head:O"), alt.Tooltip("score:Q", format=".2~%"), alt.Tooltip("kept:N")],
     )
     look = legend_below(1) | {"gradientLength": 110, "tickCount": 2, "format": ".1~%"}
     layers = [

@@ -12,7 +12,7 @@ from kvpager.explorer.choices import Choices
 from kvpager.explorer.figures import figures
 from kvpager.explorer.grouped import SHAPES
 from kvpager.explorer.part import PARTS, Part, Screen
-from kvpager.report.charts.base import Panel, Table, inline
+from kvpager.report.charts.base import Panel, Table, inline, pixel
 from kvpager.report.charts.style import legend_below
 
 __all__ = ["Claims"]
@@ -82,8 +82,10 @@ def _drawing(rows: list[dict[str, object]]) -> alt.LayerChart | alt.FacetChart:
     )
     shape = alt.Shape("outcome:N", scale=alt.Scale(domain=_OUTCOMES, range=SHAPES[: len(_OUTCOMES)]), legend=legend)
     return alt.layer(
-        base.mark_rule(strokeWidth=3).encode(x2="from:Q"),
-        base.mark_point(size=95, filled=True, opacity=1).encode(shape=shape, tooltip=["outcome:N", "claims:Q"]),
-        base.mark_text(align="left", dx=9).encode(text="claims:Q"),
-        alt.Chart(inline(names)).mark_text(align="left", baseline="middle").encode(y=y, x=alt.value(0), text="verdict:N"),
+        base.mark_rule(strokeWidth=3).encode(x2=alt.X2("from:Q")),
+        base.mark_point(size=95, filled=True, opacity=1).encode(
+            shape=shape, tooltip=[alt.Tooltip("outcome:N"), alt.Tooltip("claims:Q")]
+        ),
+        base.mark_text(align="left", dx=9).encode(text=alt.Text("claims:Q")),
+        alt.Chart(inline(names)).mark_text(align="left", baseline="middle").encode(y=y, x=pixel(0), text=alt.Text("verdict:N")),
     ).properties(height=17 * at)

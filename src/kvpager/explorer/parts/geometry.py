@@ -94,7 +94,7 @@ def _layers(model: ModelFacts) -> Panel:
             y=alt.Y("from:O", axis=alt.Axis(title="first of the row")),
             color=alt.Color("kind:N", **kind),
             shape=alt.Shape("kind:N", **kind),
-            tooltip=["layer:O", "kind:N"],
+            tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("kind:N")],
         )
     )
     height = 22 * (1 + (len(layers) - 1) // _ROW)
@@ -122,7 +122,7 @@ def _heads(geometry: KVGeometry, heads: int, evidence: Evidence) -> Panel:
         tooltip=[alt.Tooltip("head:O", title="query head"), alt.Tooltip("read:O", title="KV head")],
     )
     cells = base.mark_rect().encode(color=alt.Color("turn:N", legend=None))
-    numbers = base.mark_text(style="inside", fontSize=11).encode(text="read:O")
+    numbers = base.mark_text(style="inside", fontSize=11).encode(text=alt.Text("read:O"))
     height = 26 * (1 + (queries - 1) // _ROW)
     return Panel(
         "heads",

@@ -37,11 +37,11 @@ class MassLies(Part):
         curve, need = profile["coverage"], profile["blocks_needed"]
         mean, least = (float(np.interp(choices.hbm, curve["share"], curve[name])) for name in ("mean", "p5_head"))
         best = coverage(profile)
-        here = alt.Chart(inline([{"share": choices.hbm, "mass": mean}])).encode(x="share:Q")
+        here = alt.Chart(inline([{"share": choices.hbm, "mass": mean}])).encode(x=alt.X("share:Q"))
         mark = alt.layer(
             best.drawing,
             here.mark_rule(strokeDash=[6, 4]),
-            here.mark_point(shape="diamond", size=180, filled=True, opacity=1).encode(y="mass:Q"),
+            here.mark_point(shape="diamond", size=180, filled=True, opacity=1).encode(y=alt.Y("mass:Q")),
         )
         held = percent(choices.hbm)
         title = f"The best {held} hold {percent(mean)}"

@@ -47,9 +47,11 @@ class MemoryWall(Part):
                 color=alt.Color("what:N", legend=alt.Legend(**legend_below(2))),
             )
         )
-        wall = alt.Chart(inline([{"GiB": left}])).mark_rule(strokeDash=[6, 4]).encode(y="GiB:Q")
+        wall = alt.Chart(inline([{"GiB": left}])).mark_rule(strokeDash=[6, 4]).encode(y=alt.Y("GiB:Q"))
         here = (
-            alt.Chart(inline([rows[choices.users]])).mark_point(size=120, filled=True, opacity=1).encode(x="users:Q", y="GiB:Q")
+            alt.Chart(inline([rows[choices.users]]))
+            .mark_point(size=120, filled=True, opacity=1)
+            .encode(x=alt.X("users:Q"), y=alt.Y("GiB:Q"))
         )
         panel = Panel(
             "users",

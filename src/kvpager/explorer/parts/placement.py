@@ -116,7 +116,7 @@ def _hits(asked: Script, outcomes: list[Outcome], dense: float) -> Panel:
         for step, hits in enumerate(outcome.hits.sum(axis=1))
         if step >= first
     ]
-    bound = alt.Chart(inline([{"share": dense}])).mark_rule(strokeDash=[5, 4], color="gray").encode(y="share:Q")
+    bound = alt.Chart(inline([{"share": dense}])).mark_rule(strokeDash=[5, 4], color="gray").encode(y=alt.Y("share:Q"))
     return Panel(
         "hits",
         "What hits",

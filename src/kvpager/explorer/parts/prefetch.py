@@ -133,7 +133,7 @@ def _quality(asked: Any, rows: dict[tuple[str, float], dict[str, Any]], volume: 
     shape = alt.Shape(
         "prefetcher:N", scale=alt.Scale(domain=names, range=SHAPES[: len(names)]), legend=alt.Legend(**legend_below(1))
     )
-    here = alt.Chart(inline([{"volume": volume}])).mark_rule(strokeDash=[5, 4], color="gray").encode(x="volume:Q")
+    here = alt.Chart(inline([{"volume": volume}])).mark_rule(strokeDash=[5, 4], color="gray").encode(x=alt.X("volume:Q"))
     header = asked.stream.recording.header
     drawing = alt.layer(
         base.mark_line().encode(strokeDash=dash), base.mark_point(size=80, filled=True, opacity=1).encode(shape=shape), here

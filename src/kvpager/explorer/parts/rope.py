@@ -101,7 +101,7 @@ def _wavelengths(bases: dict[str, float], width: int, distance: int) -> Panel:
     drawing = alt.layer(
         alt.Chart(inline(rows)).mark_line(strokeWidth=2).encode(
             x=x, y=alt.Y("pair:Q", axis=alt.Axis(title="pair", tickCount=5), scale=alt.Scale(reverse=True)), **_kind(list(bases)),
-            order="pair:Q",
+            order=alt.Order("pair:Q"),
         ),
         alt.Chart(inline([{"low": distance}])).mark_rule(strokeDash=[2, 3]).encode(x=x),
     )  # fmt: skip

@@ -17,7 +17,7 @@ from kvpager.explorer.part import PARTS, Figure, Part, Screen
 from kvpager.explorer.sources import facts, plan, system
 from kvpager.hardware import System
 from kvpager.models.sizes import KVDtype, architectural_bytes, engine_reserved_bytes, kv_dtype, rank_geometries, rule_of
-from kvpager.report.charts.base import Panel, inline
+from kvpager.report.charts.base import Panel, inline, pixel
 from kvpager.report.charts.style import legend_below
 from kvpager.units import format_bytes, format_count
 
@@ -136,7 +136,7 @@ def _context(choices: Choices, left: Quantity) -> Panel:
     ends: list[tuple[float, str, Any, int]] = [(whole, "HBM", "bottom", -3), (left.value, "HBM left", "top", 4)]
     walls = [
         alt.Chart(inline([{"GB": size / 1e9, "text": text}])).mark_text(align="left", baseline=side, dy=off).encode(
-            y=y, x=alt.value(4), text="text:N"
+            y=y, x=pixel(4), text=alt.Text("text:N")
         )
         for size, text, side, off in ends if size > 0
     ]  # fmt: skip

@@ -84,7 +84,7 @@ def _powers(scores: Sequence[float], powers: Sequence[float]) -> Panel:
             "power:Q", axis=alt.Axis(title="e to the score", values=[0, 1, 2]), scale=alt.Scale(domainMax=1.15 * max(powers))
         ),
     )
-    drawing = alt.layer(base.mark_bar(), base.mark_text(align="left", dx=4).encode(text="text:N"))
+    drawing = alt.layer(base.mark_bar(), base.mark_text(align="left", dx=4).encode(text=alt.Text("text:N")))
     subtitle = f"sum: {sum(powers):.3f}; analytical, of illustrative scores"
     return Panel("powers", "First: e to the score", subtitle, drawing.properties(height=120))
 
@@ -109,7 +109,7 @@ def _shares(scores: Sequence[float], series: Mapping[str, Sequence[float]]) -> P
             ),
             color=alt.Color("series:N", **kind),
             shape=alt.Shape("series:N", **kind),
-            tooltip=["score:N", "series:N", alt.Tooltip("share:Q", format=".1%")],
+            tooltip=[alt.Tooltip("score:N"), alt.Tooltip("series:N"), alt.Tooltip("share:Q", format=".1%")],
         )
     )
     subtitle = "per cent of attention; analytical, of illustrative scores"

@@ -86,7 +86,7 @@ def _links(machine: System) -> Panel:
     axis = alt.Axis(values=[0.5, 1.5, 2.5], labelExpr=heads, orient="top", grid=False, ticks=False, domain=False)
     base = alt.Chart(inline(rows)).encode(
         y=alt.Y("tier:N", sort=names, title=None, axis=alt.Axis(domain=False, ticks=False)),
-        tooltip=["tier:N", "part:N", "rate:N", "bound:N"],
+        tooltip=[alt.Tooltip("tier:N"), alt.Tooltip("part:N"), alt.Tooltip("rate:N"), alt.Tooltip("bound:N")],
     )
     x = alt.X("from:Q", title=None, axis=axis, scale=alt.Scale(domain=[0, 3], nice=False))
     kinds = list(dict.fromkeys(row["bound"] for row in rows))
@@ -96,7 +96,7 @@ def _links(machine: System) -> Panel:
     }
     lines = base.mark_rule(strokeCap="butt").encode(
         x=x,
-        x2="to:Q",
+        x2=alt.X2("to:Q"),
         color=alt.Color("bound:N", **bound),
         strokeDash=alt.StrokeDash("bound:N", scale=alt.Scale(domain=kinds, range=[[1, 0], [5, 3]]), legend=None),
         strokeWidth=alt.StrokeWidth("GB:Q", scale=alt.Scale(type="log", range=[2, 14]), legend=None),
@@ -104,9 +104,9 @@ def _links(machine: System) -> Panel:
     middle = base.encode(x=alt.X("middle:Q", axis=axis))
     drawing = alt.layer(
         lines,
-        middle.mark_text(dy=-15, fontWeight=600).encode(text="rate:N"),
+        middle.mark_text(dy=-15, fontWeight=600).encode(text=alt.Text("rate:N")),
         *(
-            middle.transform_filter(f"datum.middle {sign} 1.5").mark_text(dy=down, fontSize=10).encode(text="part:N")
+            middle.transform_filter(f"datum.middle {sign} 1.5").mark_text(dy=down, fontSize=10).encode(text=alt.Text("part:N"))
             for sign, down in (("!=", 17), ("==", 30))
         ),
     )

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from kvpager.registry import Registry
 from kvpager.report.document import Document
 
-__all__ = ["CHARTS", "Chart", "Panel", "Table", "inline", "rounded", "wrapped"]
+__all__ = ["CHARTS", "Chart", "Panel", "Table", "inline", "pixel", "rounded", "wrapped"]
 
 CHARTS: Registry[Callable[[], Chart]] = Registry("charts", "kvpager.report.charts")
 
@@ -118,7 +119,21 @@ class Chart:
 
 def inline(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
     """Return `rows` as data inside the spec, numbers rounded to four significant digits."""
-    return alt.InlineData(values=[{key: rounded(value) for key, value in row.items()} for row in rows])
+    values = [{key: rounded(value) for key, value in row.items()} for row in rows]
+    with debug_mode(False):  # rows have no schema to fail, and holding each against it takes 0.1 ms
+        return _Rows(values=values)
+
+
+class _Rows(alt.InlineData):
+    """Data that nobody changes: copies of a chart, of which Altair makes many, share it."""
+
+    def __deepcopy__(self, memo: object = None) -> _Rows:
+        return self
+
+
+def pixel(x: float) -> alt.XValue:
+    """Return a place `x` px from the left edge."""
+    return alt.XValue(x)  # type: ignore[no-untyped-call]
 
 
 def rounded(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline
+from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline, pixel
 from kvpager.report.charts.style import axis_whole, legend_below
 from kvpager.report.document import Document, percent
 
@@ -54,7 +54,7 @@ class Definitions(Chart):
             ),
             tooltip=[alt.Tooltip("access:N"), alt.Tooltip("value:Q", format=".1%")],
         )
-        text = base.mark_text(align="left", baseline="bottom", dy=-10, limit=340).encode(x=alt.value(0), text="text:N")
+        text = base.mark_text(align="left", baseline="bottom", dy=-10, limit=340).encode(x=pixel(0), text=alt.Text("text:N"))
         drawing = alt.layer(bars, text).properties(height=36 * len(rows))
         row = doc["access_definitions"][0]
         evidence = row.get("evidence", "simulated")

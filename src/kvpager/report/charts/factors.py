@@ -78,7 +78,7 @@ def _panel(study: dict[str, Any], evidence: str) -> Panel:
         tooltip=[alt.Tooltip("factor:N"), alt.Tooltip("series:N"), alt.Tooltip("points:Q", format="+.1f")],
     )
     bars = base.mark_bar().encode(yOffset=alt.YOffset("series:N", sort=list(series)), color=color)
-    zero = alt.Chart(inline([{"points": 0}])).mark_rule().encode(x="points:Q")
+    zero = alt.Chart(inline([{"points": 0}])).mark_rule().encode(x=alt.X("points:Q"))
     title = f"Pool {study['pool']}, {percent(study['hbm_fraction'], 2)} of the KV in HBM"
     subtitle = f"points of block hits (1 point = 1 % of the accesses); {evidence}, the note: analytical"
     return Panel(study["pool"], title, subtitle, alt.layer(bars, zero).properties(height=240))

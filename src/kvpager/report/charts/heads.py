@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline
+from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline, pixel
 from kvpager.report.charts.style import axis_whole, legend_below
 from kvpager.report.document import Document, percent
 
@@ -100,9 +100,9 @@ def shares(heads: dict[str, Any]) -> Panel:
     inside = base.transform_filter("datum.share >= 0.1").transform_calculate(middle="(datum.from + datum.to) / 2")
     names = alt.Chart(inline({"order": order, "name": name} for order, (name, _) in enumerate(bars)))
     drawing = alt.layer(
-        base.mark_bar(height=18).encode(x=x, x2="to:Q", color=color),
-        inside.mark_text(style="inside", fontSize=11).encode(x="middle:Q", text=alt.Text("share:Q", format=".0%")),
-        names.mark_text(align="left", baseline="bottom", dy=-12).encode(y=y, x=alt.value(0), text="name:N"),
+        base.mark_bar(height=18).encode(x=x, x2=alt.X2("to:Q"), color=color),
+        inside.mark_text(style="inside", fontSize=11).encode(x=alt.X("middle:Q"), text=alt.Text("share:Q", format=".0%")),
+        names.mark_text(align="left", baseline="bottom", dy=-12).encode(y=y, x=pixel(0), text=alt.Text("name:N")),
     )
     subtitle = f"per cent of heads; found: {heads['evidence']}, the note: assumption"
     return Panel("shares", "Shares of head types", subtitle, drawing.properties(height=42 * len(bars)))
@@ -126,7 +126,7 @@ def grid(heads: dict[str, Any], key: str, title: str) -> Panel:
                 scale=alt.Scale(domain=_KINDS),
                 legend=alt.Legend(**legend_below(3), symbolType="square", values=_KINDS[:3]),
             ),
-            tooltip=["layer:O", "head:O", "kind:N"],
+            tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("head:O"), alt.Tooltip("kind:N")],
         )
         .properties(height=max(120, 16 * len(heads[key][0])) if len(heads[key][0]) <= 20 else 320)
     )

@@ -115,13 +115,13 @@ def _panel(grid: dict[str, Any]) -> Panel:
         .transform_calculate(b=edge.format(0), b2=edge.format(1))
         .encode(
             x=alt.X("b:Q", scale=alt.Scale(domain=[0, blocks], nice=False), axis=alt.Axis(title="block, old to new", grid=False)),
-            x2="b2:Q",
+            x2=alt.X2("b2:Q"),
             y=alt.Y(
                 "s:Q",
                 scale=alt.Scale(domain=[first, last + 1], reverse=True, nice=False),
                 axis=alt.Axis(title="decode step", grid=False, tickMinStep=1, format="d"),
             ),
-            y2="s2:Q",
+            y2=alt.Y2("s2:Q"),
             tooltip=[
                 alt.Tooltip("b:Q", title="block"),
                 alt.Tooltip("s:Q", title="step"),

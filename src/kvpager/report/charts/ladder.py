@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 
 from kvpager.claims.notes import LADDER_RUNGS
-from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline
+from kvpager.report.charts.base import CHARTS, Chart, Panel, Table, inline, pixel
 from kvpager.report.charts.style import axis_whole, legend_below
 from kvpager.report.document import Document, ladders, percent
 
@@ -117,7 +117,7 @@ def panel(ladder: dict[str, Any]) -> Panel:
     text = (
         alt.Chart(inline({"order": r["order"], "text": r["text"]} for r in rows if r["series"] == _HIT))
         .mark_text(align="left", baseline="bottom", dy=-13)
-        .encode(y=alt.Y("order:O", axis=None), x=alt.value(0), text="text:N")
+        .encode(y=alt.Y("order:O", axis=None), x=pixel(0), text=alt.Text("text:N"))
     )
     drawing = alt.layer(bars, ticks, mass.encode(shape=shape), claims.encode(shape=shape), text)
     return Panel(

@@ -96,7 +96,7 @@ def zones(profile: dict[str, Any]) -> Panel:
     )
     color = alt.Color("series:N", scale=alt.Scale(domain=list(series)), legend=alt.Legend(**legend_below(1), symbolType="square"))
     drawing = alt.layer(
-        base.mark_bar().encode(color=color), base.mark_text(align="left", dx=5, fontSize=11).encode(text="text:N")
+        base.mark_bar().encode(color=color), base.mark_text(align="left", dx=5, fontSize=11).encode(text=alt.Text("text:N"))
     )
     subtitle = f"per cent of attention mass; found: {profile['evidence']}, claim: external-literature, by way of the note"
     return Panel("zones", "Oldest, middle, newest", subtitle, drawing.properties(height=200))
@@ -115,7 +115,7 @@ def _relative(profile: dict[str, Any]) -> Panel:
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(**axis_whole("position in the context, old to new")),
             ),
-            x2="to:Q",
+            x2=alt.X2("to:Q"),
             y=alt.Y("mass:Q", axis=alt.Axis(**axis_percent("share of attention mass"))),
             tooltip=[alt.Tooltip("from:Q", format=".0%"), alt.Tooltip("to:Q", format=".0%"), alt.Tooltip("mass:Q", format=".2%")],
         )
@@ -157,7 +157,7 @@ def _distance(profile: dict[str, Any]) -> Panel:
     )
     is_layer = alt.FieldOneOfPredicate(field="line", oneOf=[name for name, _ in curves])
     drawing = alt.layer(
-        base.transform_filter(is_layer).mark_line(opacity=0.2, strokeWidth=1).encode(detail="line:N"),
+        base.transform_filter(is_layer).mark_line(opacity=0.2, strokeWidth=1).encode(detail=alt.Detail("line:N")),
         base.transform_filter(alt.datum.series == note).mark_line(strokeWidth=2, strokeDash=[6, 4]),
         base.transform_filter(alt.datum.line == mean).mark_line(strokeWidth=3, point=True),
     )
