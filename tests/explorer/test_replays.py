@@ -1,17 +1,34 @@
 """The replays behind the sliders are those of the command line, and are remembered."""
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.stored import save_recording
 
 from kvpager.errors import BadInput, CapacityError, NoTrace
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.part import PARTS
-from kvpager.explorer.replays import by_layer, marked, placed, room, row, scores_at_end, script
+from kvpager.explorer.replays import (
+    PREFETCHERS,
+    VOLUMES,
+    by_layer,
+    marked,
+    placed,
+    prefetched,
+    room,
+    row,
+    scores_at_end,
+    script,
+)
+from kvpager.explorer.sources import recording, stamp
 from kvpager.replay.constants import Constants
+from kvpager.replay.ladder import NOTE_HBM_FRACTION
 from kvpager.replay.row import Case
 from kvpager.replay.sweep import Source, sweep
+from kvpager.testing.recordings import synthetic_recording
 
 
 def slow(chosen, policy):
@@ -34,6 +51,35 @@ def test_a_placement_is_the_policy_that_it_writes_out(chosen, scale):
     found, printed = row(asked, placed(asked, constants, units), units), slow(chosen, constants.policy)
     assert found == {key: printed[key] for key in found}
     assert placed(asked, constants, units) is placed(asked, constants, units)
+
+
+def test_a_recording_that_changed_at_its_place_is_read_anew(tmp_path):
+    chosen = Choices(trace=str(save_recording(synthetic_recording(context_tokens=160, steps=16), tmp_path / "t.zarr")))
+    before = script(chosen)
+    assert script(chosen) is before
+    shutil.rmtree(chosen.trace)
+    save_recording(synthetic_recording(context_tokens=320, steps=16), Path(chosen.trace))
+    assert script(chosen).stream.recording is recording(chosen)
+    assert script(chosen).shape[0] == before.shape[0] + 10
+
+
+def test_a_file_that_is_written_anew_within_a_folder_is_noticed(tmp_path):
+    (tmp_path / "part").touch()
+    before, place = stamp(tmp_path), tmp_path.stat()
+    assert stamp(tmp_path) == before
+    os.utime(tmp_path / "part", ns=(0, 0))
+    assert tmp_path.stat() == place
+    assert stamp(tmp_path) != before
+    assert stamp(tmp_path / "nothing") == frozenset()
+
+
+def test_prefetchers_have_the_rows_of_the_command_line(chosen):
+    rows = prefetched(script(chosen))
+    assert len(rows) == 1 + len(PREFETCHERS) * len(VOLUMES)
+    for (name, volume), found in rows.items():
+        case = Case("blend", NOTE_HBM_FRACTION, prefetcher=None if name == "none" else name, prefetch_share=volume or 0.01)
+        printed = sweep(Source(Path(chosen.trace)), [case], jobs=1)[0]
+        assert found | {"selector": printed["selector"]} == {key: printed[key] for key in found}
 
 
 def test_scores_lie_between_nothing_and_the_sum_of_the_weights(chosen):

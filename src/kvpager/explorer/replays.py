@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from kvpager.evidence import Evidence
 from kvpager.explorer.choices import Choices
-from kvpager.explorer.sources import recording
+from kvpager.explorer.sources import Stamp, recording, trace
+from kvpager.registry import configure
 from kvpager.replay.attention import capacity_units, warmup_steps
 from kvpager.replay.bounds import dense_bound
 from kvpager.replay.constants import Constants
@@ -20,8 +22,9 @@ from kvpager.replay.ladder import NOTE_HBM_FRACTION
 from kvpager.replay.linear import Features, Outcome, Script, replay_linear
 from kvpager.replay.massscores import mass_scores, scaled_scores
 from kvpager.replay.row import Case, run_case
-from kvpager.replay.stream import Stream
-from kvpager.replay.sweep import Source, load_stream
+from kvpager.replay.stream import Stream, make_stream
+from kvpager.replay.sweep import Source
+from kvpager.selectors import SELECTORS
 
 __all__ = [
     "PREFETCHERS", "SIMULATED", "VOLUMES", "at_once", "by_layer", "marked", "placed", "prefetched", "room", "row",
@@ -46,13 +49,12 @@ def script(choices: Choices) -> Script:
     NoTrace, TraceError
         As `recording` raises them.
     """
-    recording(choices)
-    return _script(load_stream(Source(choices.source("trace"))))  # type: ignore[arg-type]  # a recording has a path
+    return _script(*trace(choices))
 
 
 @lru_cache(maxsize=1)
-def _script(stream: Stream) -> Script:
-    return Script(stream)
+def _script(path: Path, changed: Stamp) -> Script:
+    return Script(make_stream(recording(Choices(trace=str(path))), configure(SELECTORS, Source.selector)))
 
 
 def room(choices: Choices) -> int:

@@ -12,7 +12,7 @@ from altair.utils.schemapi import debug_mode
 from kvpager.explorer.choices import Choices
 from kvpager.explorer.opening import FILES
 from kvpager.explorer.part import Part, Screen
-from kvpager.explorer.sources import stamp
+from kvpager.explorer.sources import Stamp, stamp
 from kvpager.report.charts.base import Table
 from kvpager.report.frame import environment
 from kvpager.units import format_quantity
@@ -56,7 +56,7 @@ def show(part: Part, choices: Choices) -> Shown:
 
 
 @lru_cache(maxsize=128)
-def _show(make: Callable[[], Part], choices: Choices, stamps: tuple[float, ...]) -> Shown:
+def _show(make: Callable[[], Part], choices: Choices, stamps: tuple[Stamp, ...]) -> Shown:
     part = make()
     with debug_mode(False):  # the tests hold that specs are valid; here it would cost as much again
         screen = part.screen(choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEMO",
     "HOW_TO_RECORD",
+    "Stamp",
     "catalogue",
     "chosen_by_default",
     "document",
@@ -32,7 +34,11 @@ __all__ = [
     "refuse_beyond",
     "stamp",
     "system",
+    "trace",
 ]
+
+Stamp = frozenset[tuple[int, int]]
+"""Number and time of change of each file that a choice names."""
 
 DEMO = Path("kvpager-demo")
 """Where ``kvpager demo`` leaves its recording and its document."""
@@ -96,11 +102,11 @@ def recording(choices: Choices) -> Recording:
     TraceError
         If it is missing, damaged, of another kind, or too new.
     """
-    return _recording(*_trace(choices))
+    return _recording(*trace(choices))
 
 
-def _trace(choices: Choices) -> tuple[Path, float]:
-    """Path of the chosen recording, and when it was changed last."""
+def trace(choices: Choices) -> tuple[Path, Stamp]:
+    """Path of the chosen recording, and its stamp; raises `NoTrace` if none is chosen."""
     path = choices.source("trace")
     if path is None:
         raise NoTrace(HOW_TO_RECORD)
@@ -108,7 +114,7 @@ def _trace(choices: Choices) -> tuple[Path, float]:
 
 
 @lru_cache(maxsize=2)
-def _recording(path: Path, changed: float) -> Recording:
+def _recording(path: Path, changed: Stamp) -> Recording:
     from kvpager.traces.attention import read_recording
 
     return read_recording(path)
@@ -136,11 +142,11 @@ def refuse_beyond(choices: Choices, *names: str) -> None:
 
 def locality(choices: Choices) -> dict[str, Any]:
     """Where the recording's mass lies, as a run's document has it."""
-    return _locality(*_trace(choices))
+    return _locality(*trace(choices))
 
 
 @lru_cache(maxsize=2)
-def _locality(path: Path, changed: float) -> dict[str, Any]:
+def _locality(path: Path, changed: Stamp) -> dict[str, Any]:
     from kvpager.analysis.locality import profile
 
     return profile(_recording(path, changed))
@@ -148,11 +154,11 @@ def _locality(path: Path, changed: float) -> dict[str, Any]:
 
 def head_types(choices: Choices) -> dict[str, Any]:
     """Which kind each of the recording's heads is, as a run's document has it."""
-    return _head_types(*_trace(choices))
+    return _head_types(*trace(choices))
 
 
 @lru_cache(maxsize=2)
-def _head_types(path: Path, changed: float) -> dict[str, Any]:
+def _head_types(path: Path, changed: Stamp) -> dict[str, Any]:
     from kvpager.analysis.heads import classify
 
     return classify(_recording(path, changed))
@@ -177,7 +183,7 @@ def document(choices: Choices) -> Document:
 
 
 @lru_cache(maxsize=2)
-def _document(path: Path, changed: float) -> Document:
+def _document(path: Path, changed: Stamp) -> Document:
     from kvpager.report.document import check_document
 
     try:
@@ -188,9 +194,11 @@ def _document(path: Path, changed: float) -> Document:
         raise BadInput(f"run {str(path)!r} is no JSON document: {error}; name one of 'kvpager demo --json'") from error
 
 
-def stamp(path: Path) -> float:
-    """When a file was changed last, so that a new recording at the same place is read anew."""
+def stamp(path: Path) -> Stamp:
+    """What differs once a file or what lies in a folder was written anew, so that the same place is read again."""
     try:
-        return path.stat().st_mtime
+        return frozenset(
+            (one.st_ino, one.st_mtime_ns) for one in map(os.stat, [path, *(path.iterdir() if path.is_dir() else ())])
+        )
     except OSError:
-        return 0.0
+        return frozenset()  # the reader will say what is wrong
