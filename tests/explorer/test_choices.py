@@ -92,3 +92,13 @@ def test_positions_of_a_slider_hold_the_chosen_value_and_both_ends(data, name):
     assert value in found
     assert found[0] <= min(slider.steps or [slider.low]) <= max(slider.steps or [slider.high]) <= found[-1] + 1e-9
     assert {type(one) for one in found} == {type(value)}
+
+
+def test_shares_are_told_in_per_cent():
+    assert {name: slider_of(name).text(getattr(Choices(), name)) for name in ("read", "hbm", "prefetch", "alpha", "context")} == {
+        "read": "5 %",
+        "hbm": "6.84 %",
+        "prefetch": "1 %",
+        "alpha": "0.2",
+        "context": "131,072",
+    }

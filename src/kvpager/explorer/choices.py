@@ -25,6 +25,8 @@ class Slider:
         Ends and distance of the positions; whole numbers for an int field.
     steps : tuple, optional
         The positions themselves, where they are not evenly spaced.
+    share : bool
+        Whether it is a share, which is told in per cent.
     """
 
     label: str
@@ -32,6 +34,11 @@ class Slider:
     high: float
     step: float = 1
     steps: tuple[float, ...] = ()
+    share: bool = False
+
+    def text(self, value: float) -> str:
+        """Return a position as the page tells it."""
+        return f"{100 * value:.10g} %" if self.share else f"{value:,}"
 
     def positions(self, value: float) -> list[Any]:
         """Return the positions in order, with `value` among them and all of its type."""
@@ -40,8 +47,10 @@ class Slider:
         return sorted({type(value)(round(step, 10)) for step in within} | {value})
 
 
-def _slider(default: Any, label: str, low: float, high: float, step: float = 1, steps: Iterable[float] = ()) -> Any:
-    return field(default=default, metadata={"slider": Slider(label, low, high, step, tuple(steps))})
+def _slider(
+    default: Any, label: str, low: float, high: float, step: float = 1, steps: Iterable[float] = (), share: bool = False
+) -> Any:
+    return field(default=default, metadata={"slider": Slider(label, low, high, step, tuple(steps), share)})
 
 
 _CONTEXTS = tuple(1 << i for i in range(10, 21))
@@ -83,7 +92,7 @@ class Choices:
     run: str = ""
     context: int = _slider(131_072, "context, tokens", _CONTEXTS[0], _CONTEXTS[-1], steps=_CONTEXTS)
     users: int = _slider(16, "users at the same time", 1, 256)
-    read: float = _slider(0.05, "share of the KV that a step reads", 0.01, 1.0, 0.01)
+    read: float = _slider(0.05, "share of the KV that a step reads", 0.01, 1.0, 0.01, share=True)
     slo_ms: float = _slider(100.0, "longest time of a token, ms", 10, 1000, 10)
     tokens: int = _slider(16, "tokens of the block", 16, 256, 16)
     layer: int = _slider(0, "layer", 0, 255)
@@ -96,9 +105,9 @@ class Choices:
     cut_1: float = _slider(0.3, "cut between HBM and the tiers below", 0.0, 1.0, 0.01)
     cut_2: float = _slider(0.6, "cut of tier 0", 0.0, 1.0, 0.01)
     half_life: int = _slider(128, "half-life of R, steps", 1, 512)
-    hbm: float = _slider(0.0684, "share of the KV in HBM", 0.01, 1.0, 0.01)
+    hbm: float = _slider(0.0684, "share of the KV in HBM", 0.01, 1.0, 0.01, share=True)
     distance: int = _slider(1024, "distance between query and key, tokens", 1, 131_072, steps=tuple(1 << i for i in range(18)))
-    prefetch: float = _slider(0.01, "share of the pool fetched ahead a step", 0.0, 0.25, 0.01)
+    prefetch: float = _slider(0.01, "share of the pool fetched ahead a step", 0.0, 0.25, 0.01, share=True)
 
     def __post_init__(self) -> None:
         """Refuse what no slider reaches."""

@@ -171,12 +171,12 @@ def _slide(place: str, name: str, slider: Slider) -> None:
     """Draw a slider: over its positions and the chosen value where they are not evenly spaced whole numbers."""
     value = getattr(st.session_state.choices, name)
     if slider.low == slider.high:
-        st.caption(f"{slider.label}: {value:,} is the only one")
+        st.caption(f"{slider.label}: {slider.text(value)} is the only one")
     elif isinstance(value, int) and not slider.steps:
         low, high, step = int(slider.low), int(slider.high), int(slider.step)
         st.slider(slider.label, low, high, step=step, **_bound(place, name))
     else:
-        st.select_slider(slider.label, slider.positions(value), format_func="{:,}".format, **_bound(place, name))
+        st.select_slider(slider.label, slider.positions(value), format_func=slider.text, **_bound(place, name))
 
 
 def _bound(place: str, name: str) -> dict[str, Any]:

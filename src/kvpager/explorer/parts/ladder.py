@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kvpager.errors import BadInput
@@ -37,7 +38,7 @@ class Rungs(Part):
 
     def slider(self, name: str, choices: Choices) -> Slider:
         sizes = _sizes(document(choices)) if choices.run else ()
-        return Slider(slider_of(name).label, sizes[0], sizes[-1], steps=sizes) if sizes else slider_of(name)
+        return replace(slider_of(name), low=sizes[0], high=sizes[-1], steps=sizes) if sizes else slider_of(name)
 
     def screen(self, choices: Choices) -> Screen:
         doc = document(choices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -57,7 +58,7 @@ class Prefetch(Part):
     def slider(self, name: str, choices: Choices) -> Slider:
         if name != "prefetch":
             return slider_of(name)
-        return Slider(slider_of(name).label, VOLUMES[0], VOLUMES[-1], steps=VOLUMES)
+        return replace(slider_of(name), low=VOLUMES[0], high=VOLUMES[-1], steps=VOLUMES)
 
     def screen(self, choices: Choices) -> Screen:
         asked, answer = script(choices), plan(choices)
