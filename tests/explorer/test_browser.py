@@ -185,6 +185,8 @@ def test_an_address_restores_the_page(visit):
     second = visit().go(**query)
     for name in part.sliders:
         assert second.slider(name).get_attribute("aria-valuetext") == first.slider(name).get_attribute("aria-valuetext")
+    for here in (first, second):
+        here.drawn(first.page.locator(".stVegaLiteChart").count())
     assert second.pictures() == first.pictures()
     assert second.page.url == first.page.url
     second.whole()
