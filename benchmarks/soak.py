@@ -4,9 +4,10 @@ Question
     Does the store grow in memory or descriptors, exceed its cap, or serve a wrong byte, however long it runs?
 Method
     Four threads put, get, pin and delete chains of blocks of 1 KiB to 2 MiB for three tenants, one of whom has a quota, in a
-    store that holds a fraction of what is put, so that something is evicted all the time; a process of its own reads and
-    writes through the owner. Every block that is served is compared, whole, with what was put under its key: content follows
-    from key and version, and stands in the block, so that one that was replaced or deleted is noticed when it comes back.
+    store that holds a fraction of what is put, memory lent to the disk or copied by chance, so that something is evicted all
+    the time; a process of its own reads and writes through the owner. Every block that is served is compared, whole, with
+    what was put under its key: content follows from key and version, and stands in the block, so that one that was replaced
+    or deleted is noticed when it comes back.
     Every few seconds one of: the store is closed and opened; the other process is killed (kill -9); reads and writes fail,
     come late or move less than asked, at random, for a second; bits of a slab file are flipped. Slab files are measured all
     the while. Memory and descriptors are looked at after each restart; the slope of memory is fitted over the second half.
@@ -38,7 +39,7 @@ import numpy as np
 
 from kvpager import store as block_store
 from kvpager.errors import KVPagerError
-from kvpager.slab.files import Files
+from kvpager.slab.files import Files, aligned
 from kvpager.traces.provenance import now, this_machine, versions_of
 
 CAP, QUOTA, KEYS, THREADS = 96 << 20, 16 << 20, 60, 4
@@ -115,7 +116,10 @@ class Worker:
         elif deed < 0.9:
             version, self._next = self._next, self._next + 1
             self.counts["puts"] += 1
-            if mine.put(key, content(tenant + key, version, length), self._key(number - 1) if number % 10 else None, DEADLINE_S):
+            block = aligned(length)
+            block[:] = content(tenant + key, version, length)
+            parent = self._key(number - 1) if number % 10 else None
+            if mine.put_many([key], [block], [parent], DEADLINE_S, lend=self._lends())[0]:
                 self._last[tenant, key] = version
                 self.counts["put bytes"] += length
         elif deed < 0.95:
@@ -129,10 +133,13 @@ class Worker:
     def _key(self, number: int) -> bytes:
         return f"{self._name}-{number}".encode()
 
+    def _lends(self) -> bool:
+        return bool(self._random.random() < 0.5)
+
     def _get(self, mine: block_store.BlockStore, tenant: bytes, key: bytes, length: int) -> None:
-        buffer = np.empty(length, np.uint8)
+        buffer = aligned(length)
         self.counts["gets"] += 1
-        if not mine.get(key, buffer, DEADLINE_S):
+        if not mine.get_many([key], [buffer], DEADLINE_S, lend=self._lends())[0]:
             return
         self.counts["served"] += 1
         self.counts["served bytes"] += length
