@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from kvpager.slab.files import PAGE_BYTES, Buffer, read_fully
-from kvpager.slab.io import Ticket
-from kvpager.slab.record import U64
+from kvpager.slab.reads import Held, Reading
 from kvpager.slab.transfer import LEAST_PIECE_BYTES, MOST_GAP_BYTES, Disk, Lender
 
 __all__ = ["LentReads"]
@@ -23,7 +22,7 @@ _WIPED = bytes(8)
 """How a header begins that was wiped."""
 
 
-class LentReads(Ticket):
+class LentReads(Reading):
     """A request to read blocks for callers.
 
     Parameters
@@ -32,31 +31,18 @@ class LentReads(Ticket):
         See `Ticket`.
     disk : Disk
         Where from.
+    held : Held
+        What is to be read.
     lender : Lender
         The callers.
     wary : bool
         Whether a record whose header was wiped may still be in the table, since that came from an index.
-    units : intp
-        Positions among the answers of the blocks that are held.
-    places : int64
-        Of their records.
-    seeds, checksums : uint64
-        What each must add up to.
-
-    Attributes
-    ----------
-    held : intp
-        `units` as given.
     """
 
-    urgent = True
-
-    def __init__(
-        self, number: int, answers: int, disk: Disk, lender: Lender, wary: bool, units: NDArray[np.intp],
-        places: NDArray[np.int64], seeds: U64, checksums: U64,
-    ) -> None:  # fmt: skip
-        super().__init__(number, answers)
-        self.held, self._disk, self._lender = units, disk, lender
+    def __init__(self, number: int, answers: int, disk: Disk, held: Held, lender: Lender, *, wary: bool) -> None:
+        _, units, places, seeds, checksums = held
+        super().__init__(number, answers, units)
+        self._disk, self._lender = disk, lender
         self._before = PAGE_BYTES if wary else 0  # of a header is read before its payload
         slabs, slots = np.divmod(places, disk.places)
         payloads = (slots * disk.record_bytes + 2 * PAGE_BYTES).tolist()

@@ -12,13 +12,14 @@ from kvpager.core import Ids
 from kvpager.slab.files import PAGE_BYTES, Buffer, read_fully
 from kvpager.slab.io import Ticket
 from kvpager.slab.record import U64
+from kvpager.slab.table import Table
 from kvpager.slab.transfer import LEAST_PIECE_BYTES, MOST_GAP_BYTES, MOST_PIECES, Disk, Lender
 
-__all__ = ["Reads", "Request"]
+__all__ = ["Held", "Reading", "Reads", "Request"]
 
 
 class Request(NamedTuple):
-    """What was asked of `SlabStore.read`; what has a `lender` needs no memory."""
+    """What was asked; what has a `lender` needs no memory."""
 
     keys: U64
     layers: NDArray[np.int32]
@@ -29,10 +30,59 @@ class Request(NamedTuple):
 
     def some(self, units: NDArray[np.intp]) -> Request:
         """The request for some of its units."""
-        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units], *self[5:])
+        return Request(self.keys[units], self.layers[units], self.parts[units], self.memory, self.slots[units], self.lender)
+
+    def copied(self) -> Request:
+        """The same, of which the caller's arrays are no part."""
+        return Request(self.keys.copy(), self.layers.copy(), self.parts.copy(), self.memory, self.slots.copy(), self.lender)
+
+    def held(self, table: Table, units: NDArray[np.intp] | None) -> Held:
+        """Those of its `units`, or of all, that `table` has."""
+        some = self if units is None else self.some(units)
+        places, seeds, sums = table.find_units(some.keys, some.layers, some.parts)
+        if places.min(initial=0) < 0:
+            there = np.flatnonzero(places >= 0)
+            units = there if units is None else units[there]
+            some, places, seeds, sums = some.some(there), places[there], seeds[there], sums[there]
+        elif units is None:
+            units = np.arange(len(places))
+        return Held(some, units, places, seeds, sums)
 
 
-class Reads(Ticket):
+class Held(NamedTuple):
+    """Units of a request that are held."""
+
+    request: Request
+    """For these only."""
+    units: NDArray[np.intp]
+    """Their positions among the answers."""
+    places: NDArray[np.int64]
+    """Of their records."""
+    seeds: U64
+    """Of the checksum of each."""
+    checksums: U64
+    """What each must add up to."""
+
+
+class Reading(Ticket):
+    """A request to read.
+
+    Parameters
+    ----------
+    number, answers : int
+        See `Ticket`.
+    held : intp
+        Positions among the answers of what is held.
+    """
+
+    urgent = True
+
+    def __init__(self, number: int, answers: int, held: NDArray[np.intp]) -> None:
+        super().__init__(number, answers)
+        self.held = held
+
+
+class Reads(Reading):
     """A request to read units.
 
     Parameters
@@ -41,29 +91,13 @@ class Reads(Ticket):
         See `Ticket`.
     disk : Disk
         Where from.
-    request : Request
-        The units that are held.
-    units : intp
-        Their positions among the answers.
-    places : int64
-        Of their records.
-    seeds, checksums : uint64
-        What each must add up to.
-
-    Attributes
-    ----------
-    held : intp
-        `units` as given.
+    held : Held
+        What is to be read.
     """
 
-    urgent = True
-
-    def __init__(
-        self, number: int, answers: int, disk: Disk, request: Request, units: NDArray[np.intp],
-        places: NDArray[np.int64], seeds: U64, checksums: U64,
-    ) -> None:  # fmt: skip
-        super().__init__(number, answers)
-        self.held = units
+    def __init__(self, number: int, answers: int, disk: Disk, held: Held) -> None:
+        request, units, places, seeds, checksums = held
+        super().__init__(number, answers, units)
         self._disk, self._flat = disk, request.memory.data.cast("B")
         length, slabs = disk.part_bytes, places // disk.places
         inside = (places - slabs * disk.places) * disk.record_bytes + 2 * PAGE_BYTES + request.parts * np.int64(length)

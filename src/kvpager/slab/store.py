@@ -22,9 +22,8 @@ from kvpager.errors import InvariantError, StorageFull, StoreError, TierBusy
 from kvpager.slab.contents import Contents, Stats
 from kvpager.slab.files import Files
 from kvpager.slab.io import Pool, Ticket, Workers
-from kvpager.slab.lent import LentReads
 from kvpager.slab.newkeys import NewKeys
-from kvpager.slab.reads import Reads, Request
+from kvpager.slab.reads import Reading, Reads, Request
 from kvpager.slab.record import U64, Shape
 from kvpager.slab.scan import Damage
 from kvpager.slab.table import Records
@@ -189,7 +188,6 @@ class SlabStore:
 
     def read(
         self, keys: U64, layers: NDArray[np.int32], parts: Ids, memory: NDArray[np.uint8], slots: Ids,
-        lender: Lender | None = None,
     ) -> int:  # fmt: skip
         """Start to read units into slots, and return the ticket. A unit that is answered with False may hold anything.
 
@@ -203,16 +201,9 @@ class SlabStore:
             Where to.
         slots : int32 [units]
             Which slot each one goes to.
-        lender : Lender, optional
-            Takes the units, in place of `memory`.
         """
         self._check(memory)
-        self._settle()
-        request = Request(keys, layers, parts, memory, slots, lender)
-        number = self._number()
-        if self._contents.hinted:
-            self._asked[number] = Request(keys.copy(), layers.copy(), parts.copy(), memory, slots.copy(), lender)
-        return self._start(self._reads(number, request, None))
+        return self._ask(Request(keys, layers, parts, memory, slots))
 
     def poll(self) -> list[Answer]:
         """Return the answers that have come in: ticket, and whether each record or unit is good."""
@@ -313,20 +304,17 @@ class SlabStore:
         self._pool.submit(ticket)
         return ticket.number
 
-    def _reads(self, number: int, request: Request, units: NDArray[np.intp] | None) -> Reads | LentReads:
+    def _ask(self, request: Request) -> int:
+        """Start to read what is asked for."""
+        self._settle()
+        number = self._number()
+        if self._contents.hinted:
+            self._asked[number] = request.copied()
+        return self._start(self._reads(number, request, None))
+
+    def _reads(self, number: int, request: Request, units: NDArray[np.intp] | None) -> Reading:
         """A ticket for those of the request's `units`, or of all, that are held."""
-        some = request if units is None else request.some(units)
-        places, seeds, sums = self._contents.table.find_units(some.keys, some.layers, some.parts)
-        if places.min(initial=0) < 0:
-            held = np.flatnonzero(places >= 0)
-            units = held if units is None else units[held]
-            some, places, seeds, sums = some.some(held), places[held], seeds[held], sums[held]
-        elif units is None:
-            units = np.arange(len(places))
-        if request.lender is None:
-            return Reads(number, len(request.keys), self._disk, some, units, places, seeds, sums)
-        wary = self._contents.hinted
-        return LentReads(number, len(request.keys), self._disk, request.lender, wary, units, places, seeds, sums)
+        return Reads(number, len(request.keys), self._disk, request.held(self._contents.table, units))
 
     def _settle(self) -> None:
         """Take in what has finished."""
@@ -339,7 +327,7 @@ class SlabStore:
         while self._freed and (oldest is None or self._freed[0][0] < oldest):
             self._contents.give(self._freed.popleft()[1])
 
-    def _read_again(self, wrong: list[Reads | LentReads]) -> bool:
+    def _read_again(self, wrong: list[Reading]) -> bool:
         """The index may have misled: fill the table from the headers, and read what was `wrong` from where they say."""
         self._pool.wait(None, float("inf"))
         wrong += self._take_in()
@@ -354,9 +342,9 @@ class SlabStore:
         self._forgotten.clear()
         return True
 
-    def _take_in(self) -> list[Reads | LentReads]:
+    def _take_in(self) -> list[Reading]:
         """Answer what has finished; return the reads that met something wrong, which are not answered."""
-        wrong: list[Reads | LentReads] = []
+        wrong: list[Reading] = []
         failure: Exception | None = None
         for ticket in self._pool.collect():
             self.stats.io_errors += len(ticket.errors)
@@ -367,7 +355,7 @@ class SlabStore:
             elif isinstance(ticket, Wipes):
                 self._contents.wiped(ticket.places)
                 self._free(ticket.places[ticket.ok])
-            elif isinstance(ticket, Reads | LentReads) and not ticket.ok[ticket.held].all():
+            elif isinstance(ticket, Reading) and not ticket.ok[ticket.held].all():
                 wrong.append(ticket)
                 continue
             self._answer(ticket)
@@ -377,7 +365,7 @@ class SlabStore:
 
     def _answer(self, ticket: Ticket) -> None:
         good = int(np.count_nonzero(ticket.ok))
-        if isinstance(ticket, Reads | LentReads):
+        if isinstance(ticket, Reading):
             self.stats.read_units += good
             self.stats.read_bytes += good * self.shape.part_bytes
             self.stats.checksum_failures += int(np.count_nonzero(~ticket.ok[ticket.held]))

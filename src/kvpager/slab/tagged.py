@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvpager.errors import InvariantError
 from kvpager.slab.files import Files
 from kvpager.slab.io import Workers
+from kvpager.slab.lent import LentReads
+from kvpager.slab.reads import Reading, Request
 from kvpager.slab.record import U64
 from kvpager.slab.store import SlabStore
 from kvpager.slab.table import Records
@@ -83,7 +86,7 @@ class TaggedStore(SlabStore):
     def get(self, keys: U64, lender: Lender) -> int:
         """Start to read blocks for callers; return the ticket. See `SlabStore.read`."""
         nothing = np.zeros(len(keys), np.int32)
-        return self.read(keys, nothing, nothing, self._no_memory, nothing, lender)
+        return self._ask(Request(keys, nothing, nothing, self._no_memory, nothing, lender))
 
     def wipe(self, keys: U64) -> int:
         """Drop the blocks `keys`, none of which is being written, for good, and return the ticket.
@@ -94,6 +97,13 @@ class TaggedStore(SlabStore):
         if self._contents.hinted:
             self._forgotten.update(keys.tolist())
         return self._start(Wipes(self._number(), self._disk, self._contents.drop(keys.tolist())))
+
+    def _reads(self, number: int, request: Request, units: NDArray[np.intp] | None) -> Reading:
+        """The same for blocks, which all have callers."""
+        if request.lender is None:
+            raise InvariantError("a block is read for nobody: use get")
+        held = request.held(self._contents.table, units)
+        return LentReads(number, len(request.keys), self._disk, held, request.lender, wary=self._contents.hinted)
 
     def slabs_of(self, keys: U64) -> NDArray[np.int64]:
         """Number of the slab that each of `keys` is in; negative if none."""
