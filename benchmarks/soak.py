@@ -20,6 +20,7 @@ The last line of stdout is one JSON object; exits with 1 if a promise was broken
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import gc
 import hashlib
@@ -171,11 +172,16 @@ def other(folder: Path, seed: int) -> None:
     sys.exit(worker.broken[0])
 
 
+def slabs(folder: Path) -> list[Path]:
+    """Slab files; folders come and go meanwhile."""
+    return [Path(where, name) for where, _, names in os.walk(folder) for name in names if name.startswith("slab-")]
+
+
 def flip(folder: Path, rng: np.random.Generator) -> None:
     """Flip a bit in each of some slab files."""
-    for slab in folder.glob("size-*/slab-*.kv"):
+    for slab in slabs(folder):
         if rng.random() < 0.3:
-            with slab.open("r+b", buffering=0) as file:
+            with contextlib.suppress(FileNotFoundError), slab.open("r+b", buffering=0) as file:
                 place = int(rng.integers(4096, slab.stat().st_size))
                 old = os.pread(file.fileno(), 1, place)
                 os.pwrite(file.fileno(), bytes([old[0] ^ 1 << int(rng.integers(8))]), place)
@@ -248,11 +254,9 @@ class Soak:
 
     def _measure(self) -> None:
         size = 0
-        for slab in self.folder.glob("size-*/slab-*.kv"):
-            try:
+        for slab in slabs(self.folder):
+            with contextlib.suppress(FileNotFoundError):
                 size += slab.stat().st_size
-            except FileNotFoundError:
-                continue
         self.most_bytes = max(self.most_bytes, size)
         if size > CAP:
             self.broken.append(f"{size:,} bytes of slabs, of {CAP:,}")

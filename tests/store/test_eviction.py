@@ -105,6 +105,7 @@ OPERATIONS = st.lists(
 @example([("put", 2, None, 0, 0), ("put", 1, 1, 0, 0), ("evict", None), ("evict", None)])
 @example([("put", 1, None, 0, 0), ("pin", 1, 2), ("evict", None), ("tick",), ("tick",), ("evict", None)])
 @example([("put", 2, None, 0, 0), ("put", 1, 1, 0, 0), ("pin", 2, 5), ("evict", None), ("evict", None)])
+@example([("put", 5, 1, 0, 0), ("put", 6, None, 0, 0), ("put", 4, 1, 1, 0), ("evict", 0)])  # what is behind is another's: no ring
 def test_victims_are_those_of_brute_force(policy, operations):
     slow = Slow(policy)
     catalogue = Catalogue(POLICIES[policy](), lambda: slow.now)

@@ -191,9 +191,14 @@ class Catalogue:
                 while one is not None and one.digest not in held:
                     held.add(one.digest)
                     one = self._entries.get(one.parent)
-        for entry in self._entries.values():
-            if entry.digest not in held and entry.parent in self._entries and tenant in (None, entry.tenant):
-                self._unlink(entry)
-                entry.parent = b""
+        walked: dict[bytes, int] = {}  # on which walk a block was met
+        for walk, start in enumerate(self._entries.values()):
+            one = start
+            while one is not None and one.digest not in walked:
+                walked[one.digest] = walk
+                one = self._entries.get(one.parent)
+            if one is not None and walked[one.digest] == walk and one.digest not in held and tenant in (None, one.tenant):
+                self._unlink(one)
+                one.parent = b""
                 return True
         return False
