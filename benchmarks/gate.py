@@ -25,18 +25,17 @@ import argparse
 import json
 import math
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sides.paced import PacedFiles
 from transformers.cache_utils import DynamicCache
 
 from kvpager import store as block_store
 from kvpager.live.transformers import LoadedModel, load_model
-from kvpager.slab.files import Buffer, Files
 from kvpager.store import Namespace, chain
 from kvpager.store.blockstore import BlockStore
 from kvpager.store.gate import Decision, Gate
@@ -44,23 +43,6 @@ from kvpager.traces.provenance import now, this_machine, versions_of
 
 TOKENS, SUFFIX, DOCUMENTS, SLOWER = 16, 16, 6, 4.0
 GOALS = {"full speed": 1.05, "slow": 1.05, "even": 1.05, "no reuse": 1.02}
-
-
-class PacedFiles(Files):
-    """A disk that gives no more than so many bytes a second, to all threads together."""
-
-    def __init__(self) -> None:
-        self.bytes_per_s = math.inf
-        self._lock, self._free_at = threading.Lock(), 0.0
-
-    def preadv(self, fd: int, buffers: list[Buffer], offset: int) -> int:
-        """Read, then wait until the disk would be done."""
-        got = super().preadv(fd, buffers, offset)
-        with self._lock:
-            self._free_at = max(self._free_at, time.monotonic()) + got / self.bytes_per_s
-            until = self._free_at
-        time.sleep(max(until - time.monotonic(), 0.0))
-        return got
 
 
 class Engine:
