@@ -12,14 +12,14 @@ Method
     could end: "first", a document, which warms up too, and of which the gate takes an eighth because it has measured no load
     yet; then documents and new prompts, mixed ("fresh process", "new"); then prefix cache and host memory are emptied, and
     again ("after a reset", "new"). "kvpager" has its gate on, told the prefill rate that was measured before without
-    offloading. "slow disk": its file layer is slowed until a load takes twice as long as computing, without gate and with, in each third round.
-    vLLM's offloading refuses a CPU; its tier too runs with the copying worker of kvpager.connect.vllm_cpu. Files stay in the
-    page cache as they were written: both tiers read with O_DIRECT where it works.
+    offloading. "slow disk", in each third round: its file layer is slowed until a load takes twice as long as computing,
+    without gate and with. vLLM's offloading refuses a CPU; its tier too runs with the copying worker of
+    kvpager.connect.vllm_cpu. Files stay in the page cache as they were written: both tiers read with O_DIRECT where it works.
     The figure is the time to the first token, as vLLM counts it, over that of the same request without offloading: median,
     least and most. The processor time of the whole process, tiers' threads included, stands beside it: on a busy machine the
-    clock says little. A request during which a process stood still for half a second, stopped or without a processor, is left
-    out of the times, as is what that process answered later: its gate has measured the pause. The eight tokens of each answer
-    must be the same on all sides; else it exits with 1.
+    clock says little. Requests during which a process stood still for half a second, stopped or without a processor, are left
+    out of the times; where a gate may have measured the pause, so is what that process answered later. The eight tokens of
+    each answer must be the same on all sides; else it exits with 1. Broken off with Ctrl-C, it tells what it has.
 Command
     OMP_NUM_THREADS=1 python benchmarks/vllm_tier.py --vllm PYTHON [--quick] [--rounds N] [--dir DIR]
 
@@ -124,7 +124,7 @@ class Sides:
         for name in (WITHOUT, FS, OURS):
             rows, _ = self._process(name, steps, self._kept(name))
             if name == WITHOUT:
-                self.tokens_per_s = statistics.median(len(steps[0]["ids"]) / row["ttft_s"] for row in rows[1:])
+                self.tokens_per_s = max(len(steps[0]["ids"]) / row["ttft_s"] for row in rows)  # a pause makes it less
         print(f"prefill without offloading: {self.tokens_per_s:.0f} tokens/s", flush=True)
 
     def serve(self, name: str, steps: list[Any]) -> tuple[list[Row], Row]:
@@ -197,12 +197,12 @@ def paired(answers: dict[tuple[int, str], list[Row]], side: str, kind: str) -> t
     """Requests of a side with the same ones without offloading; whether all tokens agree; how many pairs were disturbed."""
     pairs, same, disturbed = [], True, 0
     for (number, name), some in answers.items():
-        others = {base["prompt"]: base for base in answers[number, WITHOUT]}
-        paused = False
+        others = {base["prompt"]: base for base in answers.get((number, WITHOUT), ())}
+        learnt = False
         for one in some if name == side else ():
-            paused = paused or one["pause_s"] > PAUSE_S
-            if one["kind"] == kind:
-                base = others[one["prompt"]]
+            paused = learnt or one["pause_s"] > PAUSE_S
+            learnt = (paused and side in (OURS, SLOW_GATE) and one["kind"] != "new") or learnt
+            if one["kind"] == kind and (base := others.get(one["prompt"])):
                 same = same and one["tokens"] == base["tokens"]
                 if paused or base["pause_s"] > PAUSE_S:
                     disturbed += 1
@@ -255,21 +255,24 @@ def measured(python: str, folder: Path, rounds: int) -> Row:
     sides.fill(requests)
     answers: dict[tuple[int, str], list[Row]] = {}
     gates: dict[str, dict[str, float]] = {}
-    for number in range(rounds):
-        steps, names = requests.round(1000 + number), [WITHOUT, FS, OURS] + [SLOW, SLOW_GATE] * (number % SLOW_EVERY == 0)
-        for name in random.Random(number).sample(names, len(names)):
-            wanted = [step for step in steps if name not in (SLOW, SLOW_GATE) or step == "reset" or step["kind"] != "new"]
-            answers[number, name], counted = sides.serve(name, wanted)
-            for word, count in counted.items():
-                if word.startswith("gate_"):
-                    gates.setdefault(name, {})[word] = gates.get(name, {}).get(word, 0) + count
-        load.append(os.getloadavg()[0])
-        print(f"round {number + 1} of {rounds}, load {load[-1]:.1f}", flush=True)
+    try:
+        for number in range(rounds):
+            steps, names = requests.round(1000 + number), [WITHOUT, FS, OURS] + [SLOW, SLOW_GATE] * (number % SLOW_EVERY == 0)
+            for name in random.Random(number).sample(names, len(names)):
+                wanted = [step for step in steps if name not in (SLOW, SLOW_GATE) or step == "reset" or step["kind"] != "new"]
+                answers[number, name], counted = sides.serve(name, wanted)
+                for word, count in counted.items():
+                    if word.startswith("gate_"):
+                        gates.setdefault(name, {})[word] = gates.get(name, {}).get(word, 0) + count
+                load.append(os.getloadavg()[0])
+    except KeyboardInterrupt:
+        print("broken off")
     rows = compared(answers)
     told(rows, gates)
     return {
         "vllm": sides.version, "prefill_tokens_per_s": sides.tokens_per_s, "even_bytes_per_s": sides.even_bytes_per_s,
-        "slow_bytes_per_s": sides.even_bytes_per_s / SLOWER, "token_bytes": token_bytes, "rounds": rounds, "load": load,
+        "slow_bytes_per_s": sides.even_bytes_per_s / SLOWER, "token_bytes": token_bytes,
+        "processes": [f"{number}: {name}" for number, name in answers], "load": load,
         "same_tokens": all(row["same_tokens"] for row in rows), "gates": gates, "results": rows,
     }  # fmt: skip
 
