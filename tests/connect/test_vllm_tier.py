@@ -11,11 +11,12 @@ import pytest
 
 from kvpager import store as block_store
 from kvpager.errors import BadInput, StoreError
-from tests.stores import WaywardFiles
+from kvpager.slab.files import aligned
+from tests.stores import GatedFiles, WaywardFiles
 
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
-ROW = 8192
+ROW = 65536  # so long that it can be lent
 PATIENT = {"deadline_s": 60, "lookup_deadline_s": 30}  # a busy machine is not what is tested
 
 
@@ -68,7 +69,8 @@ def tier(spec, plain, tmp_path):
     made = []
 
     def make(its_spec=None, its_config=None, **options):
-        rows = np.random.default_rng(len(made)).integers(-128, 127, (12, ROW), np.int8)
+        rows = aligned(12 * ROW).view(np.int8).reshape(12, ROW)
+        rows[:] = np.random.default_rng(len(made)).integers(-128, 127, (12, ROW), np.int8)
         options = {"path": str(tmp_path / "blocks"), "capacity": "256MiB", "weights": "one"} | PATIENT | options
         with set_current_vllm_config(its_config or plain):
             one = KVPagerTier(its_spec or spec(), memoryview(rows), "KVPagerTier", **options)
@@ -149,6 +151,14 @@ def test_what_was_stored_is_found_and_loaded(tier):
     assert np.array_equal(rows[8:], before[8:])
 
 
+def test_lent_memory_is_stored_and_filled_like_any_other(tier):
+    one, rows = tier(lend=True)
+    assert store(one, keys(1, 2, 3), [0, 1, 2]).success
+    one.submit_load(job(2, keys(3, 1), [5, 7], True))
+    assert finish(one).success
+    assert np.array_equal(rows[[5, 7]], rows[[2, 0]])
+
+
 def test_a_job_that_fails_in_part_names_what_succeeded(tier):
     one, rows = tier()
     here, gone = keys(1, 3), keys(2)
@@ -210,6 +220,33 @@ def test_a_job_ends_at_its_deadline(tier):
         assert time.monotonic() < began + 5
     assert not any(result.success or result.successful_keys for result in results.values())
     assert np.array_equal(rows, before)
+
+
+@pytest.mark.parametrize("lend", [False, True])
+def test_memory_goes_back_to_vllm_when_nobody_writes_into_it_any_longer(tier, monkeypatch, lend):
+    """A disk that hangs: a copied job fails at its deadline, a lent one when the disk lets go; nobody waits for either."""
+    files = GatedFiles()
+    monkeypatch.setattr("kvpager.store.opening.Files", lambda: files)
+    one, rows = tier(deadline_s=1.0, lend=lend)
+    assert store(one, keys(1), [0]).success
+    files.read_gate.clear()
+    try:
+        began = time.monotonic()
+        one.submit_load(job(2, keys(1), [5], True))
+        results = []
+        while not results and time.monotonic() < began + 3:
+            results = list(one.get_finished_jobs())
+            time.sleep(0.01)
+        assert bool(results) == (not lend)
+        before = rows[5].copy()
+    finally:
+        files.read_gate.set()
+    (result,) = results or [finish(one)]
+    assert not result.success
+    rows[5] = 1  # whatever vLLM does with it now
+    time.sleep(0.3)
+    assert (rows[5] == 1).all()
+    assert lend or not np.array_equal(before, rows[0])
 
 
 def test_a_lookup_ends_at_its_deadline_as_a_miss(tier):

@@ -129,6 +129,8 @@ class KVPagerTier(SecondaryTierManager):
         How fast this engine computes a prompt; then the gate is on.
     gate : bool, optional
         Whether only what is expected to come sooner than it is computed is loaded: if not said, where the speed is told.
+    lend : bool
+        Whether the disk has vLLM's memory itself, without a copy: a job that is late is then over when the disk lets go.
     metrics_port : int, optional
         Where the store's and the gate's metrics are served, to this machine; 0: any port.
 
@@ -147,7 +149,7 @@ class KVPagerTier(SecondaryTierManager):
         path: str, capacity: int | str = 0, policy: str = "lru", deadline_s: float = 10.0, lookup_deadline_s: float = 1.0,
         weights: str = "", lora: str = "", tenant: str = "", tenants: Mapping[str, int | str] | None = None,
         refresh_s: float = 5.0, prefill_tokens_per_s: float | None = None, gate: bool | None = None,
-        metrics_port: int | None = None,
+        lend: bool = False, metrics_port: int | None = None,
     ) -> None:  # fmt: skip
         detector = () if backpressure_detector is None else (backpressure_detector,)  # vLLM 0.28 has none
         super().__init__(offloading_spec, primary_kv_view, tier_type, *detector)
@@ -167,7 +169,7 @@ class KVPagerTier(SecondaryTierManager):
                 )
             self._offers = Offers(names.block_tokens, self._row_bytes, prefill_tokens_per_s, deadline_s)
         salts = {name: f"{tenant}\0{name}".encode() for name in tenants or {}}
-        self._deadline_s, self._lookup_deadline_s, self._refresh_s = deadline_s, lookup_deadline_s, refresh_s
+        self._deadline_s, self._lookup_deadline_s, self._refresh_s, self._lend = deadline_s, lookup_deadline_s, refresh_s, lend
         self._store = store.open(
             path, capacity, namespace=names, tenant=tenant.encode(), policy=policy,
             quotas={salts[name]: size for name, size in (tenants or {}).items()}, deadline_s=deadline_s,
@@ -222,7 +224,7 @@ class KVPagerTier(SecondaryTierManager):
         transfer = self._begin(job_metadata)
         transfer.todo = list(range(len(transfer.keys)))
         rows = [self._rows[row] for row in _rows_of(job_metadata)]
-        self._start(transfer, lambda: transfer.store.submit_get(transfer.keys, rows))
+        self._start(transfer, lambda: transfer.store.submit_get(transfer.keys, rows, lend=self._lend))
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Return the jobs that are answered, or whose deadline has passed."""
@@ -249,6 +251,7 @@ class KVPagerTier(SecondaryTierManager):
         for transfer in self._transfers.values():
             if transfer.ticket is not None:
                 transfer.store.give_up(transfer.ticket)
+            transfer.store.settle(self._deadline_s)
         self._transfers.clear()
         self._rows = np.zeros((0, self._row_bytes), np.uint8)
         self._store.close()
@@ -314,7 +317,7 @@ class KVPagerTier(SecondaryTierManager):
             self._write_missing(transfer, transfer.there)
             transfer.there = None
         if transfer.ticket is None:
-            return True
+            return transfer.store.settle(0.0)
         try:
             answers = transfer.store.wait([transfer.ticket], 0.0)
         except KVPagerError as error:
@@ -323,8 +326,8 @@ class KVPagerTier(SecondaryTierManager):
         if not answers and not late:
             return False
         ok = answers[0][1] if answers else transfer.store.give_up(transfer.ticket)
-        transfer.ok[transfer.todo] = ok
-        return True
+        transfer.ok[transfer.todo], transfer.ticket = ok, None
+        return transfer.store.settle(0.0)
 
     def _write_missing(self, transfer: _Transfer, there: Future[Flags]) -> None:
         """Begin to write what is not there."""
@@ -336,7 +339,8 @@ class KVPagerTier(SecondaryTierManager):
         if transfer.todo:
             keys = [transfer.keys[number] for number in transfer.todo]
             memories = [self._rows[rows[number]] for number in transfer.todo]
-            self._start(transfer, lambda: transfer.store.submit_put(keys, memories, [before.get(key) for key in keys]))
+            parents = [before.get(key) for key in keys]
+            self._start(transfer, lambda: transfer.store.submit_put(keys, memories, parents, lend=self._lend))
 
     def _result(self, transfer: _Transfer) -> JobResult:
         """Count a job that is over, and say how it went."""
