@@ -226,11 +226,26 @@ class Soak:
         store = block_store.open(
             self.folder, CAP, quotas={b"a": QUOTA}, deadline_s=60, quarantine_s=0.5, files=self._files, policy="s3-fifo"
         )
-        child = self._child()
+        self._child = self._start()
         threads = [threading.Thread(target=work, args=(worker, store, stop)) for worker in self.workers]
         for thread in threads:
             thread.start()
-        until = time.monotonic() + seconds
+        try:
+            self._disturb(time.monotonic() + seconds)
+        finally:
+            self._files.bad = False
+            stop.set()
+            for thread in threads:
+                thread.join()
+            self._kill()
+        stats = store.stats()
+        if stats["asked"] != stats["hits"] + stats["misses"] + stats["failed"]:
+            self.broken.append(f"counts do not add up: {stats}")
+        self.totals.update({name: stats[name] for name in ("hits", "evicted", "quarantined", "late", "io_errors", "stored")})
+        store.close()
+
+    def _disturb(self, until: float) -> None:
+        """Look at the files, and do them harm, till then."""
         while time.monotonic() < until:
             self._measure()
             chance = self._rng.random()
@@ -239,18 +254,9 @@ class Soak:
                 flip(self.folder, self._rng)
                 self.flips += 1
             if chance > 0.85:
-                child = self._killed(child)
+                self._kill()
+                self._child = self._start()
             time.sleep(0.25)
-        self._files.bad = False
-        stop.set()
-        for thread in threads:
-            thread.join()
-        self._killed(child, again=False)
-        stats = store.stats()
-        if stats["asked"] != stats["hits"] + stats["misses"] + stats["failed"]:
-            self.broken.append(f"counts do not add up: {stats}")
-        self.totals.update({name: stats[name] for name in ("hits", "evicted", "quarantined", "late", "io_errors", "stored")})
-        store.close()
 
     def _measure(self) -> None:
         size = 0
@@ -261,21 +267,20 @@ class Soak:
         if size > CAP:
             self.broken.append(f"{size:,} bytes of slabs, of {CAP:,}")
 
-    def _child(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str]:
         self._seed += 1
         return subprocess.Popen(
             [sys.executable, __file__, "--other", str(self._seed), "--dir", str(self.folder)], stderr=subprocess.PIPE, text=True
         )
 
-    def _killed(self, child: subprocess.Popen[str], *, again: bool = True) -> subprocess.Popen[str]:
-        if child.poll() is not None:
-            self.broken.append(f"the other process ended: {child.stderr.read().strip() if child.stderr else ''}")
-        child.kill()
-        child.wait()
-        if child.stderr:
-            child.stderr.close()
+    def _kill(self) -> None:
+        if self._child.poll() is not None:
+            self.broken.append(f"the other process ended: {self._child.stderr.read().strip() if self._child.stderr else ''}")
+        self._child.kill()
+        self._child.wait()
+        if self._child.stderr:
+            self._child.stderr.close()
         self.kills += 1
-        return self._child() if again else child
 
     def slope(self) -> float:
         """Growth of memory over the second half, bytes an hour."""
