@@ -95,7 +95,11 @@ def _kept(asked: Script, choices: Choices) -> dict[str, float]:
 def _map(choices: Choices, matrix: list[dict[str, Any]], wanted: int) -> Panel:
     few = max(cell["head"] for cell in matrix) < 20
     base = alt.Chart(inline(matrix)).encode(
-        x=alt.X("layer:O", axis=alt.Axis(title="layer", labelAngle=0, labelOverlap=True), scale=alt.Scale(paddingInner=0.08)),
+        x=alt.X(
+            "layer:O",
+            axis=alt.Axis(title="layer", labelAngle=0, labelOverlap=True, labelSeparation=4),
+            scale=alt.Scale(paddingInner=0.08),
+        ),
         y=alt.Y("head:O", axis=alt.Axis(title="KV head", labelOverlap=True), scale=alt.Scale(paddingInner=0.08)),
         tooltip=[alt.Tooltip("layer:O"), alt.Tooltip("head:O"), alt.Tooltip("score:Q", format=".2~%"), alt.Tooltip("kept:N")],
     )
