@@ -67,31 +67,17 @@ class LentReads(Reading):
             fd = self._disk.fds.get(blocks[0][0])
             if fd is None:
                 continue
-            lent = self._lent(blocks)
+            numbers = [block[2] for block in blocks]
+            lent = self._lender.lend_all(numbers) if self._disk.part_bytes >= LEAST_PIECE_BYTES else []
             try:
                 good = self._read(fd, blocks, lent, scratch)
             except OSError as error:
                 self.errors.append(error)
                 continue
             finally:
-                for block in blocks[: len(lent)]:
-                    self._lender.give_back(block[2])
-            for block, right in zip(blocks, good, strict=True):
-                self.ok[block[2]] = right
-
-    def _lent(self, blocks: list[_Block]) -> list[Buffer]:
-        """The callers' memory for some blocks; nothing if not all of it is to be had."""
-        lent: list[Buffer] = []
-        if self._disk.part_bytes < LEAST_PIECE_BYTES:
-            return lent
-        for block in blocks:
-            memory = self._lender.lend(block[2])
-            if memory is None:
-                for other in blocks[: len(lent)]:
-                    self._lender.give_back(other[2])
-                return []
-            lent.append(memory)
-        return lent
+                self._lender.give_all_back(numbers[: len(lent)])
+            for number, right in zip(numbers, good, strict=True):
+                self.ok[number] = right
 
     def _read(self, fd: int, blocks: list[_Block], lent: list[Buffer], scratch: NDArray[np.uint8]) -> list[bool]:
         """Read neighbours, what is not lent into scratch; hand over what is right."""

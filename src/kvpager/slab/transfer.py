@@ -44,6 +44,21 @@ class Lender(ABC):
     def give_back(self, number: int) -> None:
         """End what `lend` began."""
 
+    def lend_all(self, numbers: list[int]) -> list[Buffer]:
+        """The memory of several parts, till each is given back; nothing if not all of it is to be had."""
+        lent: list[Buffer] = []
+        for number in numbers:
+            if (memory := self.lend(number)) is None:
+                self.give_all_back(numbers[: len(lent)])
+                return []
+            lent.append(memory)
+        return lent
+
+    def give_all_back(self, numbers: list[int]) -> None:
+        """End what `lend_all` began."""
+        for number in numbers:
+            self.give_back(number)
+
     @abstractmethod
     def copy(self, number: int, part: NDArray[np.uint8]) -> bool:
         """Copy a right part to its caller, or a caller's to `part`, which is the thread's; False: the caller is gone."""

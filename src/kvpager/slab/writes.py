@@ -79,7 +79,8 @@ class Writes(Ticket):
             pieces = len(slots) + int(np.count_nonzero(slots[:, 1:] != slots[:, :-1] + 1))
             straight = len(slots) * disk.payload_bytes >= pieces * LEAST_PIECE_BYTES
             straight &= self._whole_pages and pieces + 2 * len(slots) <= MOST_PIECES
-            lent = self._lent(first, behind)
+            lender = self._lender if disk.part_bytes >= LEAST_PIECE_BYTES else None
+            lent = [] if lender is None else lender.lend_all([*range(first, behind)])
             if lent:
                 buffers = self._between_headers(first, lent, scratch)
             else:
@@ -91,25 +92,9 @@ class Writes(Ticket):
                 self.errors.append(error)
                 continue
             finally:
-                self._give_back(first, len(lent))
+                if lender is not None:
+                    lender.give_all_back([*range(first, first + len(lent))])
             self.ok[first:behind] = self._filled[first:behind]
-
-    def _lent(self, first: int, behind: int) -> list[Buffer]:
-        """The callers' memory of some records; nothing if not all of it is to be had."""
-        lent: list[Buffer] = []
-        if self._lender is None or self._disk.part_bytes < LEAST_PIECE_BYTES:
-            return lent
-        for record in range(first, behind):
-            if (memory := self._lender.lend(record)) is None:
-                self._give_back(first, len(lent))
-                return []
-            lent.append(memory)
-        return lent
-
-    def _give_back(self, first: int, count: int) -> None:
-        if self._lender is not None:
-            for record in range(first, first + count):
-                self._lender.give_back(record)
 
     def _between_headers(self, first: int, lent: list[Buffer], scratch: NDArray[np.uint8]) -> list[Buffer]:
         """Headers in scratch, the payload of each where its caller has it."""
