@@ -251,7 +251,8 @@ class KVPagerTier(SecondaryTierManager):
         for transfer in self._transfers.values():
             if transfer.ticket is not None:
                 transfer.store.give_up(transfer.ticket)
-            transfer.store.settle(self._deadline_s)
+        for place in (self._store, *self._tenants.values()):
+            place.settle(self._deadline_s)
         self._transfers.clear()
         self._rows = np.zeros((0, self._row_bytes), np.uint8)
         self._store.close()
@@ -322,12 +323,13 @@ class KVPagerTier(SecondaryTierManager):
             answers = transfer.store.wait([transfer.ticket], 0.0)
         except KVPagerError as error:
             logger.warning("kvpager: job %d failed: %s", transfer.job.job_id, error)
-            return True
+            transfer.ticket = None
+            return transfer.store.settle(0.0)
         if not answers and not late:
             return False
         ok = answers[0][1] if answers else transfer.store.give_up(transfer.ticket)
         transfer.ok[transfer.todo], transfer.ticket = ok, None
-        return transfer.store.settle(0.0)
+        return bool(answers) or transfer.store.settle(0.0)  # what is answered, the disk has let go
 
     def _write_missing(self, transfer: _Transfer, there: Future[Flags]) -> None:
         """Begin to write what is not there."""
